@@ -1,0 +1,1 @@
+"""ragload: load tests for retrieval-augmented generation. Imported in every process, so empty."""

@@ -1,0 +1,126 @@
+"""Servers that a command of ours starts, waits for and stops: engine, node, vLLM.
+
+Also the one preflight question every command asks a target before it loads it. Knows processes
+and URLs; does not know what the servers do.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.errors import TargetError, UsageError
+
+_POLL_S = 0.2
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def get_json(url: str, *, timeout_s: float = 10.0) -> dict[str, Any]:
+    """GET a JSON object. Raises TargetError with the reason when there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as reply:  # noqa: S310 (http(s), checked by `check_url`)
+            row = json.load(reply)
+    except (OSError, ValueError) as error:
+        raise TargetError(f"{url} did not answer with JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise TargetError(f"{url} answered with something that is no JSON object")
+    return row
+
+
+def check_url(url: str) -> str:
+    """The URL without a trailing slash. Raises UsageError unless it is http(s)://host…"""
+    if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
+        raise UsageError(f"host '{url}' is no URL: write it as http://HOST:PORT")
+    return url.rstrip("/")
+
+
+def check_target(url: str) -> None:
+    """Ask a target whether it can take load: /ready, else /health, else /v1/models.
+
+    Raises TargetError that says what answered what, and what to start.
+    """
+    base = check_url(url)
+    for path in ("/ready", "/health", "/v1/models"):
+        status, text = _get(base + path)
+        if status == 200:
+            return
+        if status not in (404, 405):
+            raise TargetError(f"{base}{path} answers {status}: {text}; see the target's log")
+    raise TargetError(f"{base} has none of /ready, /health, /v1/models: is it a RAG node or an OpenAI-compatible server?")
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as reply:  # noqa: S310 (http(s), checked by `check_url`)
+            return int(reply.status), ""
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(300).decode(errors="replace").strip()
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise TargetError(f"nothing answers at {url} ({reason}): start the node first (`ragload node`)") from error
+
+
+@contextmanager
+def served(
+    command: Sequence[str], *, ready_url: str, log: Path, timeout_s: float, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server for the length of a `with` block: start, wait until `ready_url` answers 200, stop.
+
+    Its output goes to `log`. Raises TargetError with the log's last line if it ends or never gets ready.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 (our own command lines)
+            list(command), stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+        )
+    try:
+        _wait_ready(process, ready_url, log, timeout_s)
+        yield process
+    finally:
+        _stop(process)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise TargetError(f"{process.args[0]} … ended with {process.returncode}: {last_line(log)}")  # type: ignore[index]
+        try:
+            if _get(url)[0] == 200:
+                return
+        except TargetError:
+            pass  # not listening yet
+        time.sleep(_POLL_S)
+    raise TargetError(f"{url} was not ready after {timeout_s:.0f} s: {last_line(log)}; see {log}")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something, or a note that there is none."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "(its log is empty)"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
