@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from harness.errors import FolderError, InvalidTrialError, RagloadError, TargetError, UsageError
+from harness.errors import FolderError, RagloadError, TargetError, UsageError
 from harness.plan import Plan
 from harness.results.levels import Level, conclude, judge, next_users
 from harness.results.read import read_trial
@@ -49,7 +49,7 @@ def new_folder(scenario: Path, *, suffix: str = "") -> Path:
     return next(path for path in _numbered(base) if not path.exists())
 
 
-def _numbered(base: Path) -> Any:
+def _numbered(base: Path) -> Iterator[Path]:
     yield base
     number = 2
     while True:
@@ -148,14 +148,14 @@ def search(
     """Bracket the capacity of `plan.host` under `slo`: double, then bisect, one trial a level.
 
     Each level is a trial folder `out/level-NNNN`; `out/search.json` is written after every level, so
-    that a crash keeps what was found. `told` gets one line for each finished level. Raises
-    InvalidTrialError when the levels that decide the bracket are invalid.
+    that a crash keeps what was found. `told` gets one line for each finished level. The result is
+    `conclude`'s, with `valid` false when a level that decides the bracket is INVALID.
     """
     check_url(plan.host)
     make_folder(out)
     levels: list[Level] = []
     kv_concurrency: float | None = None
-    while (users := next_users(levels, limits.max_users, start=limits.start_users, tolerance=limits.tolerance)):
+    while users := next_users(levels, limits.max_users, start=limits.start_users, tolerance=limits.tolerance):
         folder = out / f"level-{users:04d}"
         level_plan = replace(plan, users=users, seed=plan.seed + users, slo=str(slo), attainment=slo.attainment)
         summary = run_trial(level_plan, folder, watch=watch)
@@ -165,3 +165,21 @@ def search(
         if told is not None:
             told(_level_line(levels[-1]))
     return _save(out, plan, slo, levels, kv_concurrency)
+
+
+def _save(out: Path, plan: Plan, slo: Slo, levels: list[Level], kv_concurrency: float | None) -> dict[str, Any]:
+    found = conclude(levels, kv_concurrency)
+    row = {"scenario": plan.scenario, "host": plan.host, "command": list(plan.command), **found}
+    write_json(out / "search.json", {**row, "slo": str(slo), "attainment": slo.attainment})
+    return row
+
+
+def _level_line(level: Level) -> str:
+    figures = level.summary
+    p99 = figures["latency_ms"]["p99"]
+    latency = "p99 above all limits" if p99 is None else f"p99 {p99 / 1000:.2f} s"
+    word = "pass" if level.passed else f"fail ({'; '.join(level.verdict.reasons)})"
+    doubt = "" if figures["valid"] else ", INVALID"
+    return (
+        f"{level.users:5d} users: {figures['rps']:.2f} req/s, {latency}, {figures['requests']} requests: {word}{doubt}"
+    )

@@ -61,7 +61,9 @@ def check_target(url: str) -> None:
             return
         if status not in (404, 405):
             raise TargetError(f"{base}{path} answers {status}: {text}; see the target's log")
-    raise TargetError(f"{base} has none of /ready, /health, /v1/models: is it a RAG node or an OpenAI-compatible server?")
+    raise TargetError(
+        f"{base} has none of /ready, /health, /v1/models: is it a RAG node or an OpenAI-compatible server?"
+    )
 
 
 def _get(url: str) -> tuple[int, str]:
