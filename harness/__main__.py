@@ -8,25 +8,21 @@ Commands import what they need when they run: a load machine has no torch, and `
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.errors import RagloadError, UsageError
+from harness.console import say, show, show_json, watching
+from harness.errors import RagloadError
+from harness.serving import COMMANDS, FOLDER, need_serving
 
 if TYPE_CHECKING:
     from harness.plan import Plan
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-Watch = Callable[[str], None]
-
-FOLDER = click.Path(file_okay=True, path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; words go to stderr.")
 _OUT = click.option(
     "--out", type=FOLDER, default=None, help="Folder for the result (default: reports/<time>-<scenario>)."
@@ -42,186 +38,8 @@ def cli() -> None:
     """
 
 
-# ---------------------------------------------------------------- the serving side
-
-
-@cli.command()
-def models() -> None:
-    """Prepare the models that come as Python packages (SmolLM2-135M), once per machine."""
-    from harness.node.models import embedder_path, prepare_smollm2
-
-    _say(f"generator: {prepare_smollm2()}")
-    _say(f"embedder:  {embedder_path(None)}")
-
-
-@cli.group()
-def corpus() -> None:
-    """Build and look at corpora: documents, passages, questions, index."""
-
-
-@corpus.command("build")
-@click.argument("name_or_path")
-@click.option("--out", type=FOLDER, default=None, help="Corpus folder (default: corpora/built/NAME).")
-@click.option("--chunk-tokens", type=click.IntRange(min=1), help="Tokens per passage.")
-@click.option("--overlap-tokens", type=click.IntRange(min=0), help="Tokens shared by neighbouring passages.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
-@click.option("--embedder", help="sentence-transformers folder or hub id (default: all-MiniLM-L6-v2).")
-@click.option("--index", "kind", type=click.Choice(["flat", "ivf", "hnsw", "none"]), default="flat", show_default=True)
-@_JSON
-def corpus_build(
-    name_or_path: str,
-    out: Path | None,
-    chunk_tokens: int | None,
-    overlap_tokens: int | None,
-    limit: int | None,
-    embedder: str | None,
-    kind: str,
-    as_json: bool,
-) -> None:
-    """Build a corpus from a recipe NAME or your own folder PATH (Markdown, text, HTML, PDF), and index it.
-
-    Example:  ragload corpus build ./handbook --out corpora/built/handbook
-    """
-    _need_serving()
-    from harness.node.build import build_corpus
-
-    built, folder = build_corpus(
-        name_or_path,
-        out=out,
-        chunk_tokens=chunk_tokens,
-        overlap_tokens=overlap_tokens,
-        limit=limit,
-        tokenizer=embedder,
-    )
-    if kind != "none":
-        _index(folder, embedder, kind)
-    counts = built.manifest
-    _say(f"{folder}: {counts.documents} documents, {counts.passages} passages, {counts.questions} questions")
-    if as_json:
-        _print_json({"folder": str(folder), **_fields(counts)})
-
-
-@corpus.command("index")
-@click.argument("folder", type=FOLDER)
-@click.option("--embedder", help="sentence-transformers folder or hub id (default: all-MiniLM-L6-v2).")
-@click.option("--kind", type=click.Choice(["flat", "ivf", "hnsw"]), default="flat", show_default=True)
-def corpus_index(folder: Path, embedder: str | None, kind: str) -> None:
-    """Index a built corpus again, with another embedder or kind of index."""
-    _need_serving()
-    _index(folder, embedder, kind)
-
-
-def _index(folder: Path, embedder: str | None, kind: str) -> None:
-    from harness.node.embed import Embedder
-    from harness.node.index import build_index
-    from harness.node.models import embedder_path
-
-    manifest = build_index(folder, Embedder(embedder_path(embedder)), kind=kind)
-    _say(f"index: {manifest.kind}, {manifest.vectors} vectors, recall@{manifest.k} {manifest.recall_at_k:.3f} of flat")
-
-
-@corpus.command("list")
-@_JSON
-def corpus_list(as_json: bool) -> None:
-    """Recipes that can be built, and corpora that are."""
-    from harness.node.build import list_corpora
-
-    rows = list_corpora()
-    if as_json:
-        _print_json({"corpora": rows})
-        return
-    from harness.results.report import corpora_table
-
-    _print(corpora_table(rows))
-
-
-@corpus.command("show")
-@click.argument("folder", type=FOLDER)
-@_JSON
-def corpus_show(folder: Path, as_json: bool) -> None:
-    """What a built corpus holds, with a few passages and questions."""
-    from harness.node.build import show_corpus
-
-    shown = show_corpus(folder)
-    _print_json(shown)
-    assert as_json in (True, False)
-
-
-@cli.command()
-@click.option("--gpu", default="a100-40gb", show_default=True, help="GPU whose timing is simulated.")
-@click.option("--model", default="llama-3.1-8b", show_default=True, help="Model whose timing is simulated.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--listen", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option("--time-scale", type=float, default=1.0, show_default=True, help="Wall seconds per simulated second.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--tokenizer", help="Tokenizer folder or hub id (default: SmolLM2's).")
-@click.option("--max-model-len", type=click.IntRange(min=1), default=8192, show_default=True)
-@click.option("--max-num-batched-tokens", type=click.IntRange(min=1), default=8192, show_default=True)
-@click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
-@click.option("--prefix-caching/--no-prefix-caching", default=True, show_default=True)
-def engine(port: int, listen: str, tokenizer: str | None, prefix_caching: bool, **options: Any) -> None:
-    """Serve a simulated vLLM: its API and metrics, timed by a cost model of a named GPU and model.
-
-    Example:  ragload engine --gpu a100-40gb --model llama-3.1-8b --port 8000
-    """
-    _need_serving()
-    from harness.engine.server import EngineOptions, serve
-    from harness.node.models import tokenizer_path
-
-    chosen = EngineOptions(tokenizer=tokenizer_path(tokenizer), enable_prefix_caching=prefix_caching, **options)
-    _say(f"simulated {chosen.model} on {chosen.gpu}: http://{listen}:{port}")
-    serve(chosen, host=listen, port=port)
-
-
-@cli.command()
-@click.option("--corpus", "folder", type=FOLDER, required=True, help="A folder made by `ragload corpus build`.")
-@click.option("--engine", "engine_url", required=True, help="URL of vLLM, or of `ragload engine`.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
-@click.option("--listen", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option(
-    "--input-tokens",
-    type=click.IntRange(min=0),
-    default=1500,
-    show_default=True,
-    help="Prompt tokens; 0: as they come.",
-)
-@click.option(
-    "--top-k", type=click.IntRange(1, 1000), help="Passages per prompt (default: as many as the budget takes)."
-)
-@click.option("--embedder", help="sentence-transformers folder or hub id (default: all-MiniLM-L6-v2).")
-@click.option("--device", help="Where the embedder runs: cpu, cuda, … (default: a GPU if there is one).")
-@click.option("--tokenizer", help="The engine's tokenizer, if it cannot be found from the engine.")
-def node(folder: Path, engine_url: str, input_tokens: int, **options: Any) -> None:
-    """Serve a RAG node: retrieve, assemble a prompt of an exact length, stream the engine's answer.
-
-    Example:  ragload node --corpus corpora/built/wikipedia-leads --engine http://127.0.0.1:8000 --port 8080
-    """
-    _need_serving()
-    from harness.node.server import NodeOptions, serve
-    from harness.served import check_url
-
-    listen = options.pop("listen")
-    serve(
-        NodeOptions(
-            corpus=folder, engine=check_url(engine_url), host=listen, input_tokens=input_tokens or None, **options
-        )
-    )
-
-
-@cli.command("vllm-cpu")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
-def vllm_cpu(port: int) -> None:
-    """Serve the real SmolLM2-135M with real vLLM on this CPU (set up by `make vllm-cpu`)."""
-    import os
-
-    from harness.vllm_cpu import vllm_command, vllm_environment
-
-    command = vllm_command(port)
-    os.execve(command[0], command, vllm_environment())  # noqa: S606 (our own command line)
-
-
-# ---------------------------------------------------------------- the load side
+for command in COMMANDS:
+    cli.add_command(command)
 
 
 def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -292,16 +110,16 @@ def run(scenario: str, out: Path | None, as_json: bool, repeat: int, **options: 
         parse_slo(options["slo"], attainment=options["attainment"])
     plan = _plan(scenario, **options)
     folder = out or new_folder(Path(plan.scenario))
-    with _watching() as watch:
+    with watching() as watch:
         if repeat == 1:
             summaries = [run_trial(plan, folder, watch=watch)]
         else:
             summaries = run_repeated(plan, folder, repeat, watch=watch)
     if as_json:
-        _print_json({"folder": str(folder), **(summaries[0] if repeat == 1 else repeated(summaries))})
+        show_json({"folder": str(folder), **(summaries[0] if repeat == 1 else repeated(summaries))})
     else:
-        _print(show_summary(summaries[0]) if repeat == 1 else show_repeated(summaries))
-    _say(f"trial folder: {folder}")
+        show(show_summary(summaries[0]) if repeat == 1 else show_repeated(summaries))
+    say(f"trial folder: {folder}")
     _exit_by([summary["valid"] for summary in summaries], [summary.get("slo") for summary in summaries])
 
 
@@ -318,9 +136,9 @@ def summarize(trial: Path, as_json: bool) -> None:
 
     summary = summarize_folder(trial)
     if as_json:
-        _print_json(summary)
+        show_json(summary)
     else:
-        _print(show_summary(summary))
+        show(show_summary(summary))
     _exit_by([summary["valid"]], [summary.get("slo")])
 
 
@@ -350,13 +168,13 @@ def search(scenario: str, out: Path | None, as_json: bool, start_users: int, max
     plan = _plan(scenario, users=start_users, **options)
     folder = out or trials.new_folder(Path(plan.scenario), suffix="-search")
     limits = trials.Limits(start_users=start_users, max_users=max_users)
-    with _watching() as watch:
-        found = trials.search(plan, slo, folder, limits=limits, watch=watch, told=_say)
+    with watching() as watch:
+        found = trials.search(plan, slo, folder, limits=limits, watch=watch, told=say)
     if as_json:
-        _print_json({"folder": str(folder), **found})
+        show_json({"folder": str(folder), **found})
     else:
-        _print(show_search(found))
-    _say(f"search folder: {folder}")
+        show(show_search(found))
+    say(f"search folder: {folder}")
     _exit_by_search(found)
 
 
@@ -370,9 +188,9 @@ def report(trials: tuple[Path, ...], out: Path | None) -> None:
     """
     from harness.results.report import render_report, show_folders
 
-    _print(show_folders(list(trials)))
+    show(show_folders(list(trials)))
     page = render_report(list(trials), out or trials[0] / "report.html")
-    _say(f"report: {page}")
+    say(f"report: {page}")
 
 
 @cli.command()
@@ -384,16 +202,16 @@ def report(trials: tuple[Path, ...], out: Path | None) -> None:
 @_OUT
 def demo(engine_kind: str, folder: Path, scenario: str, out: Path | None) -> None:
     """The whole job on this machine, no GPU needed: corpus, engine, node, search, report."""
-    _need_serving()
+    need_serving()
     from harness import demo as whole
     from harness.results.report import answer_lines, render_report
     from harness.run import new_folder, scenario_path
 
     path = scenario_path(scenario)
-    ready = whole.demo_corpus(folder, told=_say)
+    ready = whole.demo_corpus(folder, told=say)
     place = out or new_folder(path, suffix="-demo")
-    with _watching() as watch:
-        found = whole.demo(engine_kind, ready, path, place, watch=watch, told=_say)
+    with watching() as watch:
+        found = whole.demo(engine_kind, ready, path, place, watch=watch, told=say)
     page = render_report([place], place / "report.html")
     for line in answer_lines(found):
         click.echo(line)
@@ -411,10 +229,10 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except RagloadError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _say("stopped; what was measured so far is kept")
+        say("stopped; what was measured so far is kept")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
@@ -432,45 +250,6 @@ def _exit_by_search(found: dict[str, Any]) -> None:
         sys.exit(3)
     if not found["capacity"]["last_pass"]:
         sys.exit(1)
-
-
-@contextmanager
-def _watching() -> Iterator[Watch]:
-    """A line on stderr that follows the run; silent where stderr is no terminal."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("starting") as status:
-        yield lambda text: status.update(text)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def _print(renderable: Any) -> None:
-    from rich.console import Console
-
-    Console().print(renderable)
-
-
-def _print_json(row: dict[str, Any]) -> None:
-    click.echo(json.dumps(row, indent=2, allow_nan=False))
-
-
-def _fields(row: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(row)
-
-
-def _need_serving() -> None:
-    """Raise UsageError unless what serves (retrieval, node, engine) is installed."""
-    needed = ("sentence_transformers", "faiss", "fastapi", "aiohttp")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"{', '.join(missing)} not installed: `pip install 'ragload[node]'`, with faiss-gpu: [node-gpu]"
-        )
 
 
 if __name__ == "__main__":

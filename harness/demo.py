@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.node.build import build_corpus
+from harness.node.embed import Embedder
+from harness.node.index import build_index
+from harness.node.models import embedder_path
 from harness.plan import Plan
 from harness.run import Limits, Watch, search
 from harness.served import free_port, served
@@ -51,6 +55,16 @@ SIZES = {
         duration_s=15,
     ),
 }
+
+
+def demo_corpus(folder: Path, *, told: Watch) -> Path:
+    """`folder` if it is an indexed corpus, else build the recipe of its name there. Raises CorpusError."""
+    if (folder / "index.json").exists():
+        return folder
+    told(f"building the corpus {folder.name}, once")
+    build_corpus(folder.name, out=folder)
+    build_index(folder, Embedder(embedder_path(None)))
+    return folder
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise TargetError(f"{process.args[0]} … ended with {process.returncode}: {last_line(log)}")  # type: ignore[index]
+            raise TargetError(f"the server for {url} ended with {process.returncode}: {last_line(log)}")
         try:
             if _get(url)[0] == 200:
                 return

@@ -69,9 +69,9 @@ def fetch_environment(target: Target) -> dict[str, Any]:
     Its `engine` gets `cache_config`, the labels by which vLLM tells the size of its KV cache, if any.
     """
     told = get_json(target, "/environment") or _engine_account(target)
-    engine = told.get("engine")
-    if isinstance(engine, dict):
-        engine.setdefault("cache_config", fetch_cache_config(target))
+    engine, cache = told.get("engine"), fetch_cache_config(target)
+    if isinstance(engine, dict) and cache is not None:
+        engine.setdefault("cache_config", cache)
     return told
 
 

@@ -58,7 +58,7 @@ def tokenizer_path(name: str | None) -> str:
 
 
 def _existing(name: str, what: str) -> str:
-    """`name` as it is, unless it is plainly a path to nothing: a hub id has at most one slash and no dot at its start."""
+    """`name`, unless it is plainly a path to nothing: a hub id has one slash at most and starts with a letter."""
     looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     path = Path(name).expanduser()
     if looks_like_path and not path.is_dir():
@@ -107,8 +107,9 @@ def _convert(gguf: Path, folder: Path) -> None:
     settings = quantized.config.to_dict()
     for key in ("quantization_config", "_name_or_path", "dtype", "torch_dtype"):
         settings.pop(key, None)
-    model = LlamaForCausalLM(LlamaConfig(**settings))
+    model = LlamaForCausalLM(LlamaConfig(**settings, dtype="bfloat16"))
+    model.bfloat16()
     model.load_state_dict(quantized.state_dict())
     model.tie_weights()
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)

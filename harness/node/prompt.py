@@ -23,6 +23,7 @@ SYSTEM_PROMPT = (
     "Answer the question from the numbered passages, in one or two sentences. "
     "If the passages do not hold the answer, say so."
 )
+_PARTING = "\n\n"
 _LEAD = "Question: "
 _FILLERS = (" .", " ,", "\n-", " and")
 _STEPS = 8
@@ -76,8 +77,12 @@ class Draft:
 
     def text(self, cut: int, filler: str = "") -> str:
         """The user's text with the body cut after `cut` characters and `filler` in place of the rest."""
-        head = (self.body[:cut] + filler).lstrip()  # chat templates may strip the ends
-        return f"{head}\n\n{self._question}" if head else self._question
+        kept = self.body[:cut]
+        head = (kept + filler).lstrip()  # chat templates may strip the ends
+        if not head:
+            return self._question
+        # Without any passage text, a blank line would already be one token more than a single filler.
+        return f"{head}{_PARTING if kept else ' '}{self._question}"
 
     def included(self, cut: int) -> tuple[Included, ...]:
         """Passages of which at least one character is left before the cut."""

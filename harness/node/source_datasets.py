@@ -183,6 +183,8 @@ def _file(name: str, base: Path, where: str) -> str:
     path = base / Path(name).expanduser()
     if not path.is_file():
         raise CorpusError(f"{where} names the file {path}, which does not exist: correct `files`")
+    if path.stat().st_size == 0:
+        raise CorpusError(f"{where} names the file {path}, which is empty: correct `files`")
     return str(path)
 
 

@@ -8,6 +8,7 @@ from titles and headings. Looks into no hidden file or folder and follows no lin
 from __future__ import annotations
 
 import json
+import logging
 import re
 import warnings
 from collections import Counter
@@ -94,6 +95,7 @@ def _read_pdf(path: Path) -> tuple[Part, ...]:
 
     # A damaged PDF breaks the reader in many places; all of these mean the file, not us.
     faults = (PyPdfError, DependencyError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it narrates what we say in one line
     try:
         reader = PdfReader(path)
         title = str((reader.metadata and reader.metadata.title) or "").strip() or _title_of(path)
@@ -178,7 +180,8 @@ def _line(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    text = re.sub(r"[ \t]+\n|\n[ \t]+(?=\n)", "\n", text)
+    """White space at line ends, a lone space at line starts (between table cells) and blank lines in a row go."""
+    text = re.sub(r"[ \t]+(?=\n)|(?<=\n) (?! )", "", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 

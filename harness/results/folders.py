@@ -1,7 +1,7 @@
 """What a folder named on the command line is, and what a report shows of it.
 
-A folder is a trial (`plan.json`), a search (`search.json`: the plan, what `levels.conclude` found,
-and the levels' folders by name), or repeats: a folder of trial folders. A trial's figures are
+A folder is a trial (`plan.json`), a search (`search.json`: the command, what `levels.conclude`
+found, and the levels' folders by name), or repeats: a folder of trial folders. A trial's figures are
 computed anew from its samples; a search's are those it decided by.
 """
 
@@ -85,12 +85,11 @@ def _search(path: Path) -> Shown:
     folders = {level["users"]: path / level["folder"] for level in found["levels"] if level.get("folder")}
     trials = {users: read_trial(folder) for users, folder in folders.items() if folder.is_dir()}
     first = next(iter(trials.values()), None)
-    plan = found.get("plan") or (first.plan.to_dict() if first else {})
     return Shown(
         kind="search",
         name=path.name,
         environment=first.environment if first else {},
-        command=plan.get("command") or (),
+        command=found.get("command") or (first.plan.command if first else ()),
         found=found,
         curves=[curve(trial, str(users)) for users, trial in trials.items()],
     )

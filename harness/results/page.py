@@ -27,6 +27,7 @@ from harness.results.wording import (
     cautions,
     check_name,
     failures,
+    figure_name,
     gpus,
     ms,
     number,
@@ -162,7 +163,7 @@ def _search_doubts(found: Row) -> str:
     ]
     items += [f"<li>{escape(note)}</li>" for note in found["notes"]]
     items += [f"<li>{escape(text)}</li>" for text in cautions(found)]
-    return f"<h2>What to know before relying on it</h2><ul class='doubts'>{''.join(items)}</ul>" if items else ""
+    return pieces.doubt_list(items)
 
 
 def _levels(found: Row) -> str:
@@ -216,7 +217,7 @@ def _trial(shown: Shown) -> str:
         drawn.append(plots.stage_bars(summary))
     parts = [
         _trial_answer(summary),
-        pieces.doubts(summary),
+        pieces.doubts(shown.summaries),
         pieces.plots(drawn),
         pieces.durations(summary),
         pieces.checks(summary),
@@ -240,7 +241,7 @@ def _trial_answer(summary: Row) -> str:
     ]
     if slo:
         met = "met" if slo["met"] else "not met"
-        tiles.append(("SLO", met, f"{slo['text']}: {share(slo['attainment'])} of requests"))
+        tiles.insert(0, ("SLO", met, f"{slo['text']}: {share(slo['attainment'])} of requests"))
     sentence = f"{number(summary['rps'])} requests/s at {summary['concurrency']} concurrent requests"
     return pieces.answer(summary, bool(summary["valid"]), sentence, summary["plan"]["scenario"], tiles)
 
@@ -255,16 +256,14 @@ def _repeats(shown: Shown) -> str:
     rows = []
     for name, row in whole["figures"].items():
         say = ms if name.endswith("_ms") else number
-        rows.append(
-            [name.removesuffix("_ms").replace("_", " "), *(say(row[key]) for key in ("mean", "sd", "min", "max"))]
-        )
+        rows.append([figure_name(name), *(say(row[key]) for key in ("mean", "sd", "min", "max"))])
     drawn = [plots.distributions(first, shown.curves, _slo(first), "run")]
     sentence = f"{count} runs at {first['concurrency']} concurrent requests"
     parts = [
         pieces.answer(
             first, bool(whole["valid"]), sentence, "mean ± standard deviation over runs", _repeat_tiles(whole)
         ),
-        *(pieces.doubts(summary, f"run {index}") for index, summary in enumerate(shown.summaries, start=1)),
+        pieces.doubts(shown.summaries),
         pieces.plots(drawn),
         f"<h2>Over runs {mark(first)}</h2>{table(['', 'mean', '± sd', 'least', 'most'], rows)}",
     ]

@@ -52,18 +52,27 @@ def answer(row: Row, is_valid: bool, sentence: str, under: str, tiles: Sequence[
     return f"{badges}<h1>{escape(sentence)}</h1><p class='under'>{escape(under)}</p><dl class='tiles'>{drawn}</dl>"
 
 
-def doubts(summary: Row, whose: str = "") -> str:
-    """The failed checks of a trial, those that void it first, each with its remedy."""
-    items = [_doubt(check) for check in failed_checks(summary)]
-    title = f"What to know before relying on {whose or 'it'}"
-    return f"<h2>{escape(title)}</h2><ul class='doubts'>{''.join(items)}</ul>" if items else ""
+def doubts(summaries: Sequence[Row]) -> str:
+    """The failed checks of one trial, or of several runs, those that void a trial first, each with its remedy."""
+    several = len(summaries) > 1
+    items = [
+        _doubt(check, f"run {run}: " if several else "")
+        for run, summary in enumerate(summaries, start=1)
+        for check in failed_checks(summary)
+    ]
+    return doubt_list(items)
 
 
-def _doubt(check: Row) -> str:
+def doubt_list(items: Sequence[str]) -> str:
+    """The list of what a reader must know, under its heading; nothing when there is nothing."""
+    return f"<h2>What to know before relying on it</h2><ul class='doubts'>{''.join(items)}</ul>" if items else ""
+
+
+def _doubt(check: Row, whose: str) -> str:
     kind, word = ("void", "<b>INVALID</b> ") if check["severity"] == "void" else ("", "")
     seen = f"{figure(check['value'], check['unit'])}, limit {check_limit(check)}"
     name, remedy = escape(check_name(check["name"])), escape(check["remedy"])
-    return f"<li class='{kind}'>{word}<b>{name}</b> {escape(seen)}: {remedy}</li>"
+    return f"<li class='{kind}'>{word}{whose}<b>{name}</b> {escape(seen)}: {remedy}</li>"
 
 
 def checks(summary: Row) -> str:

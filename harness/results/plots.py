@@ -12,7 +12,6 @@ from typing import Any
 
 from harness.results.folders import Curve
 from harness.results.stats import stage_order
-from harness.results.wording import simulated
 from harness.slo import Slo
 
 Row = Mapping[str, Any]
@@ -27,8 +26,7 @@ _DASHES = ("solid", "dash", "dot")
 
 def figure(title: str, row: Row, traces: list[Figure], *, x: Figure, y: Figure, **layout: Any) -> Figure:
     """A plotly figure; its title says SIMULATED when the figures of `row` are."""
-    said = simulated(row)
-    text = f"{title}  <b>{said}</b>" if said else title
+    text = f"<b>SIMULATED</b>  {title}" if row["simulated"] else title
     heading = {"text": text, "x": 0.02, "xref": "container", "font": {"size": 15}}
     return {"data": traces, "layout": {"title": heading, "xaxis": x, "yaxis": y} | layout}
 

@@ -206,7 +206,7 @@ def _whole_batches(stream: Any, columns: tuple[str, ...]) -> tuple[list[Any], bo
 
 
 def _frame(table: Any) -> Frame:
-    base_ns = int(pa.compute.min(table["scheduled_at"]).as_py())
+    base_ns = int(_ints(table["scheduled_at"]).min())
     gaps = _one(table["gaps_ns"])
     offsets = np.asarray(gaps.offsets, dtype=np.int64)
     columns: dict[str, Any] = {name: _instants(table[name], base_ns) for name in _INSTANTS}

@@ -27,6 +27,7 @@ from harness.results.wording import (
     failed_checks,
     failures,
     figure,
+    figure_name,
     gpus,
     ms,
     number,
@@ -150,9 +151,7 @@ def show_repeated(summaries: Sequence[Row]) -> RenderableType:
     table = _table("\nmean over runs", whole, "", "mean", "± sd", "least", "most")
     for name, row in whole["figures"].items():
         say = ms if name.endswith("_ms") else number
-        table.add_row(
-            name.removesuffix("_ms").replace("_", " "), *(say(row[key]) for key in ("mean", "sd", "min", "max"))
-        )
+        table.add_row(figure_name(name), *(say(row[key]) for key in ("mean", "sd", "min", "max")))
     doubts: list[RenderableType] = []
     for index, summary in enumerate(summaries, start=1):
         lines = _doubts(summary)

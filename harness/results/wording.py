@@ -92,6 +92,12 @@ def gpus(row: Row) -> str:
     return f"{count} GPU{'' if count == 1 else 's'} {source}"
 
 
+def figure_name(name: str) -> str:
+    """A figure's JSON name for people."""
+    known = {"rps": "requests/s", "rps_per_gpu": "requests/s per GPU", "output_tokens_per_s": "output tokens/s"}
+    return known.get(name, name.removesuffix("_ms").replace("_", " ").replace("ttft", "first token"))
+
+
 def check_name(name: str) -> str:
     """A check's name for people."""
     return name.replace("_", " ").replace("littles law", "Little's law").replace("cpu", "CPU").replace("gpus", "GPUs")

@@ -66,7 +66,7 @@ def test_continuous_usage():
 
 def test_token_without_text():
     """A chunk without text bears a token when the running usage grew with it, and none when it did not."""
-    counted = [', "usage": {"completion_tokens": %d}' % tokens for tokens in (0, 1, 1, 2)]
+    counted = [f', "usage": {{"completion_tokens": {tokens}}}' for tokens in (0, 1, 1, 2)]
     texts = ("", "", "", "b")
     chunks = [delta(f'{{"content": "{text}"}}', more) for text, more in zip(texts, counted, strict=True)]
 

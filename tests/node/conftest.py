@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 TOPICS = {
     "Danube": "a river that rises in the Black Forest and flows through ten countries into the Black Sea",
-    "Photosynthesis": "the process by which plants and algae turn light, water and carbon dioxide into sugar and oxygen",
+    "Photosynthesis": "how plants and algae turn light, water and carbon dioxide into sugar and oxygen",
     "Binary search": "an algorithm that finds a value in a sorted list by halving the interval that may hold it",
     "Violin": "a wooden string instrument with four strings tuned in fifths and played with a bow",
     "Plate tectonics": "the theory that the outer shell of the Earth is made of plates which drift on the mantle",

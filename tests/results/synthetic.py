@@ -229,8 +229,8 @@ def steady_trial(
 
 
 def write_many(path: Path, count: int) -> Path:
-    """`count` answers of three chunks, a microsecond apart, of latencies 1,001 to 3,000 ms in turn; made as columns."""
-    at = np.arange(count, dtype=np.int64) * 1000 + ORIGIN
+    """`count` answers of three chunks, a millisecond apart, of latencies 1,001 to 3,000 ms in turn; made as columns."""
+    at = np.arange(count, dtype=np.int64) * MS + ORIGIN
     took = (1001 + np.arange(count, dtype=np.int64) % 2000) * MS
     offsets = pa.array(np.arange(count + 1, dtype=np.int32) * 2)
     first = at + 100 * MS
@@ -254,7 +254,7 @@ def write_many(path: Path, count: int) -> Path:
         pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
         for field in SAMPLE_SCHEMA
     ]
-    write_trial(path, [answer(0)], run=run_row(0, count / 1000), users=64)
+    write_trial(path, [answer(0)], run=run_row(0, count), users=64)
     with (path / "samples.arrows").open("wb") as file, pa.ipc.new_stream(file, SAMPLE_SCHEMA) as stream:
         stream.write_table(pa.Table.from_arrays(arrays, schema=SAMPLE_SCHEMA), max_chunksize=10_000)
     return path
@@ -297,5 +297,5 @@ def write_search(
         summary = summarize(read_trial(folder)).to_dict()
         levels.append(Level(users=users, summary=summary, verdict=judge(summary, limits), folder=folder.name))
     found = conclude(levels, levels[-1].summary["kv_concurrency"])
-    write_json(path / "search.json", {"plan": read_trial(path / levels[0].folder).plan.to_dict(), **found})
+    write_json(path / "search.json", {"host": "http://node:8080", "command": list(command), **found})
     return path

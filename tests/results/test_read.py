@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +128,16 @@ def test_newer_samples_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(FolderError, match="schema 2"):
         read_trial(synthetic.steady_trial(tmp_path / "t"))
+
+
+def test_a_fresh_process_reads_a_trial(tmp_path: Path) -> None:
+    """Reading needs no module that only a test would have imported."""
+    path = synthetic.steady_trial(tmp_path / "t")
+    code = (
+        "import sys; from pathlib import Path; from harness.results.read import read_trial; "
+        "from harness.results.stats import summarize; "
+        "print(summarize(read_trial(Path(sys.argv[1]))).figures['requests'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.strip() == "240"

@@ -213,6 +213,15 @@ def test_trend_p_value_is_exact(values: list[float], p_value: float) -> None:
     assert trend_p_value(np.array(values, dtype=float)) == pytest.approx(p_value)
 
 
+def test_a_window_without_requests_is_invalid(tmp_path: Path) -> None:
+    """Where nothing arrived or ended there are no percentiles, the rate is 0 and the trial is INVALID."""
+    figures = summary_of(tmp_path / "t", [synthetic.answer(0)], 5000, 6000, slo="latency_p99_ms=10")
+
+    assert (figures["requests"], figures["rps"], figures["latency_ms"]["p50"]) == (0, 0.0, None)
+    assert (figures["littles_law_residual"], figures["valid"]) == (None, False)
+    assert (figures["slo"]["attainment"], figures["slo"]["met"]) == (None, False)
+
+
 def test_a_million_samples_are_columns(tmp_path: Path) -> None:
     """A million requests are read and summarized as columns, without an object a row."""
     path = synthetic.write_many(tmp_path / "t", 1_000_000)
