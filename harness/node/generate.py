@@ -70,6 +70,11 @@ class Progress:
         self.failed = self.failed or _ERROR.search(events) is not None
 
     @property
+    def inside_event(self) -> bool:
+        """The bytes so far end inside an event."""
+        return bool(self._rest)
+
+    @property
     def usage(self) -> Mapping[str, Any]:
         """The last usage object; empty if none came."""
         for line in reversed(self._usage.splitlines()):
@@ -214,7 +219,7 @@ async def pieces(response: aiohttp.ClientResponse, progress: Progress) -> AsyncI
         if not progress.done:
             raise TargetError(f"the engine's stream broke off ({_reason(error)})") from error
     if not progress.done:
-        raise TargetError("the engine's stream ended without [DONE]")
+        raise TargetError("the engine's stream ended before the answer did")
 
 
 async def whole(response: aiohttp.ClientResponse) -> bytes:

@@ -85,6 +85,7 @@ class Completion(Response):
     def __init__(self, serving: Serving, visit: Visit, *, chat: bool) -> None:
         self._serving, self._visit, self._chat = serving, visit, chat
         self._started = False
+        self._progress = Progress()
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,7 +157,7 @@ class Completion(Response):
             raise TargetError(f"the engine was asked for a stream and sent {content_type or 'no content type'}")
         self._started = True
         await send(_head(200, {"content-type": content_type, **STREAM_HEADERS, **self._timing()}))
-        progress = Progress()
+        progress = self._progress
         try:
             async for piece in pieces(response, progress):
                 await send(_body(piece))
@@ -219,8 +220,9 @@ class Completion(Response):
         """The engine failed: 503, or once the stream has begun an error event and no `[DONE]`."""
         self._visit.outcome = "failed"
         if self._started:
+            gap = b"\n\n" if self._progress.inside_event else b""
             event = b"data: " + json.dumps(error_row(503, message, UNAVAILABLE)).encode() + b"\n\n"
-            await send(_body(event, more=False))
+            await send(_body(gap + event, more=False))
         else:
             await problem(503, message, kind=UNAVAILABLE, headers=self._timing())(scope, receive, send)
 

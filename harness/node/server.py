@@ -139,11 +139,23 @@ async def _serve(options: NodeOptions, listener: socket.socket) -> None:
         create_app(node), log_level="warning", access_log=False, timeout_graceful_shutdown=_SHUTDOWN_S
     )
     host, port = listener.getsockname()[:2]
-    log.info("node over %s: http://%s:%s", node.corpus.manifest.name, host, port)
+    greeting = f"node over {node.corpus.manifest.name}: http://{host}:{port}"
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await _Server(config, greeting).serve(sockets=[listener])
     finally:
         await node.close()
+
+
+class _Server(uvicorn.Server):
+    """Says where it is once it can be reached there."""
+
+    def __init__(self, config: uvicorn.Config, greeting: str) -> None:
+        super().__init__(config)
+        self._greeting = greeting
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        log.info(self._greeting)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -80,6 +80,12 @@ def _cache_config(trial: Trial) -> tuple[int | None, int | None]:
     return _whole(config.get("num_gpu_blocks")), _whole(config.get("block_size"))
 
 
+def prefix_caching_off(trial: Trial) -> bool:
+    """True when the engine says that it keeps no prefix cache."""
+    told = _engine(trial).get("cache_config")
+    return isinstance(told, Mapping) and str(told.get("enable_prefix_caching")).lower() == "false"
+
+
 def _whole(value: object) -> int | None:
     """The whole number in a JSON number or a metric's label; labels say "None" for what is not set."""
     text = str(value).strip()

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from harness import sample
 from harness.results.checks import find_checks, is_valid
 from harness.results.drift import drift
-from harness.results.engine import counter_rise, engine_of, gpus_of, kv_concurrency, simulated_as
+from harness.results.engine import (
+    counter_rise,
+    engine_of,
+    gpus_of,
+    kv_concurrency,
+    prefix_caching_off,
+    simulated_as,
+)
 from harness.results.percentiles import distribution, extent, finite_or_none, percentile
 from harness.results.read import Frame, Mask, Trial, Window
 from harness.slo import Limit, Slo, parse_slo
@@ -246,7 +253,9 @@ def _tokens_of(frame: Frame, window: Window, row: int, first: float) -> float:
 
 
 def _hit_rate(trial: Trial, good: Mask) -> tuple[float | None, str | None]:
-    """Prefix-cache hits / queries in tokens: from the engine's counters, else from each answer's usage."""
+    """Prefix-cache hits / queries in tokens: 0 if switched off, else by the engine's counters, else by usage."""
+    if prefix_caching_off(trial):
+        return 0.0, "switched off"
     queries = counter_rise(trial, "vllm:prefix_cache_queries")
     hits = counter_rise(trial, "vllm:prefix_cache_hits")
     if queries is not None and hits is not None and queries > 0 and hits >= 0:

@@ -212,7 +212,10 @@ def test_a_request_id_is_kept_or_made(node: RunningNode, fake_engine: Any) -> No
 
 def test_no_retrieval_passes_the_body_as_it_came(node: RunningNode, fake_engine: Any) -> None:
     """With top_k 0 the engine gets the very body without rag; only wait comes before the engine."""
-    body = {"messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": " hi "}], "n": 1}
+    body = {
+        "messages": [{"role": "assistant", "content": "x"}, {"role": "user", "content": " hi "}],
+        "script": {"gap_s": 0.01},
+    }
     reply = node.ask("POST", CHAT, {**body, "rag": {"top_k": 0}, "stream": True})
 
     assert fake_engine.log()[-1]["body"] == {**body, "stream": True, "model": "fake"}
@@ -319,7 +322,7 @@ def test_an_engine_error_is_503_and_a_refusal_keeps_its_status(node: RunningNode
 def test_a_broken_stream_ends_with_an_error_and_no_done(node: RunningNode, script: dict[str, Any]) -> None:
     """A stream that breaks off passes on what came, then an error event; no [DONE] and no rag event."""
     reply = node.chat(stream=True, script=script, rag={})
-    last = reply.body.rstrip().rpartition(b"data: ")[2]
+    last = reply.body.rstrip().rpartition(b"\n\ndata: ")[2]
 
     assert json.loads(last)["error"]["type"] == "engine_unavailable"
     assert b"[DONE]" not in reply.body
@@ -479,16 +482,17 @@ def test_the_command_serves_and_stops(topics: Path, fake_engine: Any) -> None:
     command = [sys.executable, "-m", "harness", "node", "--corpus", str(topics), "--engine", fake_engine.url]
     with subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = ""
-        while "http://127.0.0.1" not in said.rpartition("node over topics")[2]:
-            line = process.stderr.readline()
-            assert line, said
-            said += line
-        url = said.split()[-1]
-        with urllib.request.urlopen(f"{url}/ready") as reply:
-            ready = json.load(reply)
-        process.terminate()
-        said += process.stderr.read()
+        said = []
+        try:
+            for line in process.stderr:
+                said.append(line)
+                if line.startswith("node over topics: "):
+                    break
+            with urllib.request.urlopen(f"{said[-1].split()[-1]}/ready") as reply:
+                ready = json.load(reply)
+        finally:
+            process.terminate()
+        said += process.stderr.readlines()
 
     assert ready == {"status": "ready"}
-    assert "Traceback" not in said
+    assert "Traceback" not in "".join(said)

@@ -12,7 +12,7 @@ export VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_USE_FLASHINFER_SAMPLER=0
 step() { echo "== $(date +%T) $*"; }
 
 python3 -m vllm.entrypoints.cli.main serve "$MODEL" --served-model-name llama-3.1-8b --load-format dummy \
-  --dtype bfloat16 --max-model-len 4096 --gpu-memory-utilization 0.85 --enable-prompt-tokens-details \
+  --dtype bfloat16 --max-model-len 4096 --gpu-memory-utilization 0.85 --no-enable-prefix-caching \
   --port 8000 >"$OUT/engine.log" 2>&1 &
 step "index on the GPU"
 python3 -m harness corpus index "$CORPUS"
@@ -22,16 +22,18 @@ python3 -m harness node --corpus "$CORPUS" --engine "$engine" --tokenizer "$MODE
 until curl -sf "$node/ready" >/dev/null; do sleep 1; done
 step "node is up"
 curl -s "$node/environment" >"$OUT/environment.json"
+nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit --format=csv >"$OUT/gpu.csv"
 
 step "search"
 python3 -m harness search rag --host "$node" --slo "latency_p99_ms=6000,ttft_p99_ms=1000" \
-  --start-users 16 --max-users 256 --duration 30 --out "$OUT/search" --json >"$OUT/search.json"
+  --cache-mode cold \
+  --start-users 16 --max-users 256 --duration 25 --out "$OUT/search" --json >"$OUT/search.json"
 step "independent client, aiohttp, C=128 and C=32"
 python3 "$here/independent_client.py" "$node" 128 30 0 >"$OUT/independent-128.json"
 python3 "$here/independent_client.py" "$node" 32 20 4000 >"$OUT/independent-32.json"
 step "ragload at the same loads"
 for users in 128 32 1; do
-  python3 -m harness run rag --host "$node" --users "$users" --duration 30 --seed "90$users" \
+  python3 -m harness run rag --host "$node" --users "$users" --duration 30 --seed "90$users" --cache-mode cold \
     --out "$OUT/run-$users" --json >"$OUT/run-$users.json"
 done
 step "vllm bench serve through the node, C=128"

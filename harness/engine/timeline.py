@@ -1,0 +1,92 @@
+"""The engine in simulated time: steps follow each other without a gap, each as long as it costs.
+
+Two steps are under way at any moment, one that computes and one already scheduled behind it, as with
+vLLM's asynchronous scheduling: a request that arrives while a step computes misses the next one too.
+Time is whatever the caller says it is: nobody sleeps here, and instants do not depend on how often or how late
+`advance` is called. Knows no wall clock, no text.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+
+from harness.engine.cost import Cost
+from harness.engine.scheduler import Request, Scheduler, Sequence, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A completed step: when (simulated s), how long it took, and the sequences that got a token by it."""
+
+    at_s: float
+    duration_s: float
+    produced: list[Sequence]
+
+
+class Timeline:
+    """A scheduler and a cost model, moved through simulated time."""
+
+    def __init__(self, scheduler: Scheduler, cost: Cost) -> None:
+        self.scheduler = scheduler
+        self.now_s = 0.0
+        self._cost = cost
+        self._arrivals: list[tuple[float, int, Sequence]] = []
+        self._order = count()
+        self._computing: Step | None = None
+        self._started_s = 0.0
+        self._ends_s = 0.0
+        self._behind: Step | None = None
+
+    def submit(self, request: Request, arrive_s: float) -> Sequence:
+        """A request that reaches the scheduler at `arrive_s`, or now if that is past."""
+        sequence = Sequence(request=request, arrived_s=max(arrive_s, self.now_s))
+        heapq.heappush(self._arrivals, (sequence.arrived_s, next(self._order), sequence))
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drop a sequence, even one that has not arrived yet."""
+        self.scheduler.abort(sequence)
+
+    def next_event_s(self) -> float | None:
+        """When something happens next: a step ends, or, while idle, a request arrives. None: nothing will."""
+        if self._computing is not None:
+            return self._ends_s
+        return self._arrivals[0][0] if self._arrivals else None
+
+    def advance(self, to_s: float) -> list[Done]:
+        """Let everything up to `to_s` happen; the steps completed on the way, in order."""
+        done: list[Done] = []
+        while (at_s := self.next_event_s()) is not None and at_s <= to_s:
+            self.now_s = at_s
+            self._admit_arrivals()
+            if self._computing is not None:
+                done.append(self._complete(self._computing))
+            self._start()
+        self.now_s = max(self.now_s, to_s)
+        return done
+
+    def _admit_arrivals(self) -> None:
+        while self._arrivals and self._arrivals[0][0] <= self.now_s:
+            sequence = heapq.heappop(self._arrivals)[2]
+            if not sequence.over:
+                self.scheduler.add(sequence)
+
+    def _complete(self, step: Step) -> Done:
+        produced = self.scheduler.complete(step)
+        self._computing = None
+        for sequence in produced:
+            if sequence.first_token_s is None:
+                sequence.first_token_s = self.now_s
+        return Done(self.now_s, self.now_s - self._started_s, produced)
+
+    def _start(self) -> None:
+        step = self._behind or self.scheduler.schedule()
+        self._behind = None
+        if step is None:
+            return
+        self._computing = step
+        self._started_s = self.now_s
+        self._ends_s = self.now_s + self._cost.step_s(step.work)
+        self._behind = self.scheduler.schedule()
