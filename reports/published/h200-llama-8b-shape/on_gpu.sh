@@ -3,6 +3,8 @@
 # sentence-transformers and this checkout's requirements; MODEL, a folder with the config.json of
 # Llama-3.1-8B and a tokenizer of its vocabulary (weights are vLLM's dummies: real speed, no real text);
 # CORPUS, a folder made by `ragload corpus build wikipedia-leads`. Results go to OUT.
+#   on_gpu.sh engine    serves the model; in another shell:
+#   on_gpu.sh           index, node, search, independent clients
 set -uo pipefail
 : "${MODEL:?}" "${CORPUS:?}" "${OUT:?}"
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,13 +13,14 @@ export VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 VLLM_USE_FLASHINFER_SAMPLER=0
 
 step() { echo "== $(date +%T) $*"; }
 
-python3 -m vllm.entrypoints.cli.main serve "$MODEL" --served-model-name llama-3.1-8b --load-format dummy \
-  --dtype bfloat16 --max-model-len 4096 --gpu-memory-utilization 0.85 --no-enable-prefix-caching \
-  --port 8000 >"$OUT/engine.log" 2>&1 &
-step "index on the GPU"
-python3 -m harness corpus index "$CORPUS"
+if [ "${1:-}" = engine ]; then
+  exec python3 -m vllm.entrypoints.cli.main serve "$MODEL" --served-model-name llama-3.1-8b --load-format dummy \
+    --dtype bfloat16 --max-model-len 4096 --gpu-memory-utilization 0.85 --no-enable-prefix-caching \
+    --port 8000 >"$OUT/engine.log" 2>&1
+fi
 until curl -sf "$engine/health" >/dev/null; do sleep 2; done
-step "engine is up"
+step "engine is up; index on the GPU"
+python3 -m harness corpus index "$CORPUS"
 python3 -m harness node --corpus "$CORPUS" --engine "$engine" --tokenizer "$MODEL" --port 8080 >"$OUT/node.log" 2>&1 &
 until curl -sf "$node/ready" >/dev/null; do sleep 1; done
 step "node is up"
