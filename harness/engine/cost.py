@@ -25,7 +25,7 @@ BANDWIDTH_EFFICIENCY = 0.845
 """Of the datasheet bandwidth, in decode."""
 HOST_STEP_S = 1.0e-3
 HOST_SEQUENCE_S = 8e-6
-HOST_PREFILL_S = 1.5e-3
+HOST_PREFILL_S = 1.0e-3
 RESERVE_BYTES = 3 << 29
 """1.5 GiB for activations, CUDA graphs and what lies outside the allocator."""
 

@@ -73,6 +73,19 @@ def simulate(timeline: Timeline, sends: Iterable[Send], after: After = no_more) 
     return iter(_Front(timeline, sends, after))
 
 
+def closed_loop(timeline: Timeline, starts_s: Iterable[float], request: Callable[[int], Request]) -> Iterator[Served]:
+    """One user for each of `starts_s`, who sends `request(user)` then and again at once after each answer.
+
+    Never ends by itself: the consumer stops when its window is full.
+    """
+    sends = [Send(at_s=at_s, request=request(user), user=user) for user, at_s in enumerate(starts_s)]
+    return simulate(
+        timeline,
+        sends,
+        lambda served: Send(at_s=served.ended_s, request=request(served.send.user), user=served.send.user),
+    )
+
+
 class _Front:
     """The front end of one simulated run: from `Send` to `Served`."""
 

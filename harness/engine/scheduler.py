@@ -62,9 +62,10 @@ class Sequence:
 
 @dataclass(slots=True)
 class Step:
-    """One step: what it computes, and the sequences that get a token when it is complete."""
+    """One step: what it computes, who was admitted by it, who gets a token when it is complete."""
 
     work: Work = field(default_factory=Work)
+    admitted: list[Sequence] = field(default_factory=list)
     sampling: list[Sequence] = field(default_factory=list)
 
 
@@ -174,6 +175,7 @@ class Scheduler:
             if sequence.planned != sequence.outputs or not self._place(sequence):
                 return
             self._running.append(self._waiting.popleft())
+            step.admitted.append(sequence)
             tokens = min(sequence.target - sequence.computed, budget)
             # Room was checked for the whole prompt, so nobody is preempted here.
             self._make_room(sequence, tokens)

@@ -9,11 +9,15 @@ Time is whatever the caller says it is: nobody sleeps here, and instants do not 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count as counting
 
-from harness.engine.cost import Cost
-from harness.engine.scheduler import Request, Scheduler, Sequence, Step
+from harness.engine.blocks import Blocks
+from harness.engine.catalogue import Gpu, Model
+from harness.engine.cost import Cost, kv_blocks
+from harness.engine.scheduler import Limits, Request, Scheduler, Sequence, Step
+from harness.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Timeline:
         self.now_s = 0.0
         self._cost = cost
         self._arrivals: list[tuple[float, int, Sequence]] = []
-        self._order = count()
+        self._order = counting()
         self._computing: Step | None = None
         self._started_s = 0.0
         self._ends_s = 0.0
@@ -55,17 +59,16 @@ class Timeline:
             return self._ends_s
         return self._arrivals[0][0] if self._arrivals else None
 
-    def advance(self, to_s: float) -> list[Done]:
-        """Let everything up to `to_s` happen; the steps completed on the way, in order."""
-        done: list[Done] = []
+    def advance(self, to_s: float) -> Iterator[Done]:
+        """Let everything up to `to_s` happen; each completed step is yielded before the next one is."""
         while (at_s := self.next_event_s()) is not None and at_s <= to_s:
             self.now_s = at_s
             self._admit_arrivals()
-            if self._computing is not None:
-                done.append(self._complete(self._computing))
+            done = self._complete(self._computing) if self._computing is not None else None
             self._start()
+            if done is not None:
+                yield done
         self.now_s = max(self.now_s, to_s)
-        return done
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[0][0] <= self.now_s:
@@ -82,11 +85,36 @@ class Timeline:
         return Done(self.now_s, self.now_s - self._started_s, produced)
 
     def _start(self) -> None:
-        step = self._behind or self.scheduler.schedule()
+        step = self._behind or self._schedule()
         self._behind = None
         if step is None:
             return
         self._computing = step
         self._started_s = self.now_s
         self._ends_s = self.now_s + self._cost.step_s(step.work)
-        self._behind = self.scheduler.schedule()
+        self._behind = self._schedule()
+
+    def _schedule(self) -> Step | None:
+        step = self.scheduler.schedule()
+        if step is not None:
+            for sequence in step.admitted:
+                if sequence.scheduled_s is None:
+                    sequence.scheduled_s = self.now_s
+        return step
+
+
+def timeline_of(
+    gpu: Gpu,
+    model: Model,
+    limits: Limits,
+    *,
+    gpu_memory_utilization: float = 0.9,
+    max_model_len: int = 8192,
+) -> Timeline:
+    """An idle engine at simulated time 0. Raises UsageError, with the arithmetic, if the model does not fit."""
+    if max_model_len > model.max_context:
+        raise UsageError(
+            f"max_model_len {max_model_len} is more than the {model.max_context} of {model.name}: lower it"
+        )
+    count = kv_blocks(gpu, model, gpu_memory_utilization=gpu_memory_utilization, max_model_len=max_model_len)
+    return Timeline(Scheduler(Blocks(count), limits), Cost(gpu, model))

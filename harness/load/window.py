@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 LAG_NS = 250_000_000
 LEAST_FINISHED = 2
-"""Requests each user must have finished before the loop counts as steady."""
+"""Requests each user must have finished before the loop counts as steady: one to learn its place in the
+cycle (`user.spread_s`), one from there."""
 CAP_LEAST_S = 60.0
 
 

@@ -11,6 +11,7 @@ Does not know where passages come from, or who counts.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -64,20 +65,20 @@ class Draft:
     def __init__(self, question: str, passages: Sequence[Passage]) -> None:
         self._question = f"{_LEAD}{question.strip()}"
         self._passages = passages
-        self._text_starts: list[int] = []
+        self._spans: list[tuple[int, int]] = []  # of each passage's text in the body
         blocks: list[str] = []
         length = 0
         for number, passage in enumerate(passages, start=1):
             head = f"[{number}] {passage.title}\n" if passage.title else f"[{number}] "
-            block = f"{head}{passage.text.strip()}\n\n"
-            self._text_starts.append(length + len(head))
-            blocks.append(block)
-            length += len(block)
+            text = passage.text.strip()
+            self._spans.append((length + len(head), length + len(head) + len(text)))
+            blocks.append(f"{head}{text}\n\n")
+            length += len(blocks[-1])
         self.body = "".join(blocks).rstrip()
 
     def text(self, cut: int, filler: str = "") -> str:
         """The user's text with the body cut after `cut` characters and `filler` in place of the rest."""
-        kept = self.body[:cut]
+        kept = self.body[:cut].rstrip()  # white space would merge with the parting, and fillers with neither
         head = (kept + filler).lstrip()  # chat templates may strip the ends
         if not head:
             return self._question
@@ -86,13 +87,11 @@ class Draft:
 
     def included(self, cut: int) -> tuple[Included, ...]:
         """Passages of which at least one character is left before the cut."""
-        return tuple(
-            Included(
-                id=passage.id, title=passage.title, text=self.body[start : min(cut, start + len(passage.text.strip()))]
-            )
-            for passage, start in zip(self._passages, self._text_starts, strict=True)
-            if start < cut
-        )
+        kept = [
+            Included(id=passage.id, title=passage.title, text=self.body[start : min(cut, end)].rstrip())
+            for passage, (start, end) in zip(self._passages, self._spans, strict=True)
+        ]
+        return tuple(passage for passage in kept if passage.text)
 
     def prompt(self, cut: int, tokens: int | None, filler: str = "") -> Prompt:
         return Prompt(text=self.text(cut, filler), included=self.included(cut), prompt_tokens=tokens)
@@ -185,10 +184,11 @@ def _search(draft: Draft, cuts: Sequence[int], tokens: int, budget_tokens: int) 
         counted = yield draft.text(cuts[place])
         if counted.tokens == budget_tokens:
             return cuts[place], place
+        # Several tokens may start at one character; all of them are settled at once.
         if counted.tokens < budget_tokens:
-            low = place
+            low = bisect_right(cuts, cuts[place]) - 1
         else:
-            high = place
+            high = bisect_left(cuts, cuts[place])
         place += budget_tokens - counted.tokens
     if low == 0:
         bare = yield draft.text(0)

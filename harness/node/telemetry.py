@@ -71,7 +71,7 @@ def node_environment(corpus: Corpus, embedder: Embedder, index: Index, tokenizer
             "torch": _version("torch"),
             "faiss": faiss.__version__,
             "index": {**asdict(index.manifest), "on_gpu": index.on_gpu},
-            "tokenizer": tokenizer,
+            "tokenizer": Path(tokenizer).name if Path(tokenizer).is_dir() else tokenizer,
         },
         "corpus": asdict(corpus.manifest),
         "gpus": gpus(),

@@ -33,7 +33,10 @@ _FRAMES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """Tokens of a whole prompt, and where in the user's text tokens start (character offsets, rising)."""
+    """Tokens of a whole prompt, and where in the user's text they start (character offsets).
+
+    One offset per token, in order: a character of several tokens, such as an emoji, is there as often.
+    """
 
     tokens: int
     starts: Callable[[], Sequence[int]]
@@ -92,8 +95,7 @@ class LocalFrame:
 
     def _starts(self, encoding: Any, length: int) -> list[int]:
         first = len(self._before)
-        inside = {start - first for start, end in encoding.offsets if first < start < first + length and end > start}
-        return sorted(inside)
+        return [start - first for start, _ in encoding.offsets if first < start < first + length]
 
 
 class RemoteFrame:

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import uvicorn
 from harness.errors import CorpusError, ModelMissingError, TargetError, UsageError
 from harness.node.app import create_app
 from harness.node.server import NodeOptions, start
+from harness.served import free_port, served
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 BUDGET = 400
@@ -496,3 +498,20 @@ def test_the_command_serves_and_stops(topics: Path, fake_engine: Any) -> None:
 
     assert ready == {"status": "ready"}
     assert "Traceback" not in "".join(said)
+
+
+def test_the_simulated_engine_counts_exactly_too(run_node: Callable[..., RunningNode], tmp_path: Path) -> None:
+    """In front of `ragload engine`, forced lengths and the budget are exact by its usage, chat and plain, at once."""
+    port = free_port()
+    command = [sys.executable, "-m", "harness", "engine", "--port", str(port), "--time-scale", "0.05"]
+    fields = {"stream": True, "max_tokens": 9, "ignore_eos": True, "stream_options": {"include_usage": True}, "rag": {}}
+    url = f"http://127.0.0.1:{port}"
+    with served(command, ready_url=f"{url}/health", log=tmp_path / "engine.log", timeout_s=60):
+        node = run_node(url)
+        with ThreadPoolExecutor(8) as clients:
+            asked = [clients.submit(node.chat, path=path, **fields) for path in (CHAT, PLAIN) for _ in range(8)]
+            usages = [usage_of(reply.result().body) for reply in asked]
+        engine = node.get("/environment").json()["engine"]
+
+    assert {(usage["prompt_tokens"], usage["completion_tokens"]) for usage in usages} == {(BUDGET, 9)}
+    assert engine["simulated"] is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer
 
 from harness.errors import BudgetError, ModelMissingError, UsageError
 from harness.node.corpus import Passage
+from harness.node.models import embedder_path
 from harness.node.prompt import SYSTEM_PROMPT, Prompt, assemble, assemble_remote, checked, natural, within_chars
 from harness.node.tokens import LocalTokenizer, RemoteFrame, Shape
 
@@ -138,6 +140,26 @@ def test_the_engine_can_do_the_counting(
         return
 
     assert engine_count(truth, shape, prompt) == budget
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(question=QUESTION, texts=st.lists(TEXT, min_size=3, max_size=12), budget=st.integers(60, 600))
+def test_another_family_of_tokenizers_is_exact_too(question: str, texts: list[str], budget: int) -> None:
+    """WordPiece, which lower-cases, drops white space and knows no emoji, is met as exactly as byte-level BPE."""
+    frame = word_pieces().frame(Shape(chat=False, system=SYSTEM_PROMPT))
+    try:
+        prompt = assemble(question, passages(texts), budget, frame)
+    except BudgetError as error:
+        check_error(error)
+        return
+
+    assert frame.count(prompt.text).tokens == budget
+
+
+@lru_cache
+def word_pieces() -> LocalTokenizer:
+    """The tokenizer of the embedder, a BERT."""
+    return LocalTokenizer(embedder_path(None))
 
 
 def test_few_counts_do_for_ordinary_text(tokenizer: LocalTokenizer) -> None:
