@@ -21,10 +21,10 @@ class Plan:
 
     users           concurrent users of the closed loop, each with at most one request in flight
     duration_s      shortest length of the measured window; None means until the run is stopped
-    warmup_s        fixed warm-up; None means until every user has finished two requests
+    warmup_s        fixed warm-up; None means until every user has finished three requests
     input_tokens    prompt tokens asked of the node, chat template included; None means as it comes
     output_tokens   tokens each answer is forced to; None means natural stops
-    grace_s         how long requests in flight at the end may still take before they are censored
+    grace_s         how long requests of the window may still take after its end before they are censored
     gpus            GPUs the figures are divided by; None means the target says, else one is assumed
     """
 

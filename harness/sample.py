@@ -24,7 +24,7 @@ FAILURES = {
     "timeout": "a phase of the request took longer than its limit",
     "protocol": "bytes that are not HTTP, not SSE or not JSON",
     "empty": "a complete stream without a single token",
-    "censored": "still in flight when the drain's grace ran out",
+    "censored": "still in flight when the run ended",
 }
 """Kinds of failure and what each means. A failed request counts as +inf in percentiles."""
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import RAGLOAD, Ragload
 
 from harness.served import free_port, served
-
-RAGLOAD = [sys.executable, "-m", "harness"]
-Ragload = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")

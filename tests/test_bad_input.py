@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Ragload
+from commands import Ragload
 
 from harness.served import free_port
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Ragload
+from commands import Ragload
 
 from harness.results.read import read_trial
 

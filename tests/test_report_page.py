@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Ragload
+from commands import Ragload
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

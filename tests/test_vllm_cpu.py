@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import Ragload
+from commands import Ragload
 
 from harness.demo import engine_and_node
 

@@ -43,7 +43,8 @@ class LiveTrial:
     decks      the questions by where they come from
     error      what made the trial stop before its time, if anything of ours did
     stopping   set once no new request may begin
-    on_close   called once, when the window has closed or an error ends the trial
+    on_close   called once: when the window has closed and all that was sent in it is answered, or the
+               grace for that has run out, or an error ends the trial
     """
 
     def __init__(self, folder: TrialFolder, plan: Plan, target: Target, on_close: Callable[[], None]) -> None:
@@ -119,7 +120,8 @@ class LiveTrial:
         """No new requests from now on; an open window closes by what has been seen."""
         if self.stopping.is_set():
             return
-        self.rule.stop(monotonic_ns())
+        now = monotonic_ns()
+        self.rule.stop(now, min((call.scheduled_at for call in self._in_flight.values()), default=now))
         self.stopping.set()
         if self.rule.window is not None and not self._closed:
             self._on_closed(self._counters["at_t1"] or self._telemetry.scrape())
@@ -133,7 +135,7 @@ class LiveTrial:
         self._telemetry.stop()
         gevent.killall(self._keepers)
         for call in list(self._in_flight.values()):
-            call.fail("censored", "still in flight when the trial ended")
+            call.fail("censored", "still in flight when the run ended")
             self.end(call)
         try:
             self._samples.close()
@@ -157,6 +159,18 @@ class LiveTrial:
         while not self._closed:
             gevent.sleep(TICK_S)
             self._judge_window()
+        if self.stopping.is_set() or self.rule.window is None:
+            return
+        give_up_ns = monotonic_ns() + round(self.plan.grace_s * 1e9)
+        while not self.answered and monotonic_ns() < give_up_ns and not self.stopping.is_set():
+            gevent.sleep(TICK_S)
+        self.on_close()
+
+    @property
+    def answered(self) -> bool:
+        """The window has closed, and every request sent before its end is over: the rest may be cut."""
+        window = self.rule.window
+        return window is not None and all(call.scheduled_at >= window.t1_ns for call in self._in_flight.values())
 
     def _judge_window(self) -> None:
         self.rule.advance(monotonic_ns())
@@ -165,13 +179,12 @@ class LiveTrial:
             self._telemetry.clear()
             self._counters["at_t0"] = self._telemetry.scrape()
             logger.info("the window is open: every user has finished its warm-up")
-        if self.rule.waves > self._waves_seen:
-            self._waves_seen = self.rule.waves
+        if len(self.rule.wave_ends_ns) > self._waves_seen:
+            self._waves_seen = len(self.rule.wave_ends_ns)
             self._counters["at_t1"] = self._telemetry.counters
         if self.rule.window is not None and not self._closed:
             self.stop_reason = f"window closed: {self.rule.window.rule}"
             self._on_closed(self._telemetry.scrape())
-            self.on_close()
 
     def _on_closed(self, counters: Mapping[str, float]) -> None:
         self._closed = True

@@ -21,7 +21,7 @@ def add_options(parser: Any) -> None:
     group = parser.add_argument_group("ragload", "Options of RAG scenarios (harness.load)")
     add = group.add_argument
     add("--trial", metavar="DIR", default=None, help="Trial folder; default: a new one under ./reports")
-    add("--warmup", metavar="S", default=None, help="Fixed warm-up in seconds; default: two requests of each user")
+    add("--warmup", metavar="S", default=None, help="Fixed warm-up in seconds; default: three requests of each user")
     add("--duration", metavar="S", default=None, help="Length of the measured window in seconds; then stop")
     add("--input-tokens", metavar="N", default=None, help="Prompt tokens asked of the node; overrides the scenario")
     add("--output-tokens", metavar="N", default=None, help="Tokens forced of each answer; overrides the scenario")

@@ -77,8 +77,7 @@ class Session:
         except RagloadError as error:
             environment.process_exit_code = error.exit_code
             raise StopTest(f"ragload: {error}") from None
-        if not environment.stop_timeout:
-            environment.stop_timeout = self._live.plan.grace_s
+        environment.stop_timeout = self._live.plan.grace_s
         self._live.start()
         say(f"ragload: trial {self._live.folder.path}")
 
@@ -172,6 +171,8 @@ class Session:
     def _end_test(self) -> None:
         """Stop the test, from whatever greenlet found that it should: a user must not wait for itself."""
         runner = self._environment.runner
+        if self.live.answered:  # what is still in flight was sent after the window: nobody waits for it
+            self._environment.stop_timeout = 0
         gevent.spawn(runner.quit if self._environment.parsed_options.headless else runner.stop)
 
     def _kill_users(self) -> None:

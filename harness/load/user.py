@@ -133,7 +133,7 @@ class RagUser(User):
         try:
             self._connection.post(PATH, body, call)
         except GreenletExit:
-            call.fail("censored", "still in flight when the drain's grace ran out")
+            call.fail("censored", "still in flight when the run ended")
             raise
         finally:
             self._live.reconnects += self._connection.reconnects - before

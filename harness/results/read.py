@@ -29,7 +29,7 @@ _COUNTS = ("status", "prompt_tokens", "output_tokens", "cached_tokens", "first_c
 _INSTANTS = ("scheduled_at", "sent_at", "first_token_at", "ended_at")
 _COLUMNS = ("seq", "user", *_INSTANTS, *_TEXTS, *_COUNTS, "chunks", "gaps_ns", "stages_ms")
 _SERIES = ("t_ns", "source", "name", "value")
-_WARM_REQUESTS = 2
+_WARM_REQUESTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,12 +289,14 @@ def _window(run: Mapping[str, Any] | None, frame: Frame) -> Window:
         )
     t0, t1 = _warm(frame), float(frame.ended_at.max())
     if t0 is None or t0 >= t1:
-        return Window(t0=0.0, t1=max(t1, 1.0), rule="all there is: no user finished two requests in time", derived=True)
-    return Window(t0=t0, t1=t1, rule="from two finished requests a user to the last completion", derived=True)
+        return Window(
+            t0=0.0, t1=max(t1, 1.0), rule="all there is: a user finished fewer than three requests", derived=True
+        )
+    return Window(t0=t0, t1=t1, rule="from three finished requests a user to the last completion", derived=True)
 
 
 def _warm(frame: Frame) -> float | None:
-    """When the last of the users had finished two requests; None if one of them never did."""
+    """When the last of the users had finished three requests; None if one of them never did."""
     order = np.lexsort((frame.ended_at, frame.user))
     users, starts, counts = np.unique(frame.user[order], return_index=True, return_counts=True)
     if len(users) == 0 or counts.min() < _WARM_REQUESTS:

@@ -71,9 +71,9 @@ def test_rate_of_jittered_waves(users, cycle_s, seed):
     assert rate(rule, completions) == pytest.approx(users / cycle_s, rel=0.01)
 
 
-def test_opens_when_each_user_has_finished_two():
-    """The window opens at the completion that gives the last user its second one."""
-    completions = [(1.0, 0), (1.1, 1), (2.0, 0), (3.0, 0), (3.5, 1), (4.0, 0), (5.0, 1)]
+def test_opens_when_each_user_has_finished_three():
+    """The window opens at the completion that gives the last user its third one."""
+    completions = [(0.5, 1), (1.0, 0), (1.1, 1), (2.0, 0), (3.0, 0), (3.5, 1), (4.0, 0), (5.0, 1)]
 
     assert run(completions, users=2).t0_ns == 3_500_000_000
 
@@ -84,6 +84,7 @@ def test_waits_for_all_users_to_run():
     rule = WindowRule(users=1)
     rule.completed(0, 1 * S)
     rule.completed(0, 2 * S)
+    rule.completed(0, 3 * S)
     rule.advance(9 * S)
 
     assert (rule.t0_ns, rule.steady_ns) == (None, None)
@@ -93,7 +94,7 @@ def test_fixed_warmup():
     """With a fixed warm-up the window opens at the first completion after it, counted from all running."""
     rule = run(waves(2, 1.0, 20), users=2, warmup_s=5.0, spawned_s=0.5)
 
-    assert (rule.t0_ns, rule.steady_ns) == (6 * S, 2 * S)
+    assert (rule.t0_ns, rule.steady_ns) == (6 * S, 3 * S)
 
 
 def test_closes_at_whole_waves():
@@ -101,26 +102,37 @@ def test_closes_at_whole_waves():
     completions = waves(4, 1.0, 30, lambda user, _: 0.1 * user)
     rule = run(completions, users=4, duration_s=2.5)
 
-    assert rule.window == Window(t0_ns=2_300_000_000, t1_ns=5_300_000_000, rule="whole waves")
+    assert rule.window == Window(t0_ns=3_300_000_000, t1_ns=6_300_000_000, rule="whole waves")
 
 
 def test_capped():
     """Without a whole wave the window closes duration + max(duration, 60 s) after it opened."""
-    stuck = [*waves(2, 1.0, 2), *((3.0 + 100.0 * n, 0) for n in range(3))]
+    stuck = [*waves(2, 1.0, 3), *((4.0 + 100.0 * n, 0) for n in range(3))]
 
-    assert run(stuck, users=2, duration_s=10.0).window == Window(t0_ns=2 * S, t1_ns=72 * S, rule="capped")
+    assert run(stuck, users=2, duration_s=10.0).window == Window(t0_ns=3 * S, t1_ns=73 * S, rule="capped")
 
 
 def test_stopped_at_the_last_whole_wave():
     """A run stopped by hand is measured up to its last whole wave."""
     rule = run(waves(2, 1.0, 7, lambda user, _: 0.5 * user), users=2, stop_s=7.9)
 
-    assert rule.window == Window(t0_ns=2_500_000_000, t1_ns=7_500_000_000, rule="stopped")
+    assert rule.window == Window(t0_ns=3_500_000_000, t1_ns=7_500_000_000, rule="stopped")
+
+
+def test_stopped_where_all_is_answered():
+    """A run stopped by hand ends its window, if it can, where everything sent before has been answered."""
+    rule = WindowRule(users=2)
+    rule.all_running(0)
+    for instant_s, user in waves(2, 1.0, 7):
+        rule.completed(user, round(instant_s * S))
+    rule.stop(round(7.9 * S), answered_ns=round(6.2 * S))
+
+    assert rule.window == Window(t0_ns=3 * S, t1_ns=6 * S, rule="stopped")
 
 
 def test_stopped_without_a_whole_wave():
     """Stopped before the first whole wave, the window ends at the stop."""
-    completions = [(1.0, 0), (1.1, 1), (2.0, 0), (2.1, 1), (3.0, 0)]
+    completions = [(0.5, 0), (0.6, 1), (1.0, 0), (1.1, 1), (2.0, 0), (2.1, 1), (3.0, 0)]
 
     assert run(completions, users=2, stop_s=3.05).window == Window(
         t0_ns=2_100_000_000, t1_ns=3_050_000_000, rule="stopped"

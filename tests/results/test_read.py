@@ -67,14 +67,14 @@ def test_stream_without_end_mark_is_whole(tmp_path: Path) -> None:
 
 
 def test_crash_derives_the_window(tmp_path: Path) -> None:
-    """Without run.json the window runs from each user's second finished request to the last completion."""
+    """Without run.json the window runs from each user's third finished request to the last completion."""
     samples = [synthetic.answer(seq, at_ms=1000 * (seq // 2), user=seq % 2) for seq in range(10)]
     window = read_trial(synthetic.write_trial(tmp_path / "t", samples, run=None)).window
 
-    assert (window.t0, window.t1, window.derived) == (2e9, 5e9, True)
+    assert (window.t0, window.t1, window.derived) == (3e9, 5e9, True)
 
 
-def test_crash_before_two_requests_a_user_takes_all(tmp_path: Path) -> None:
+def test_crash_before_three_requests_a_user_takes_all(tmp_path: Path) -> None:
     """When no steady state was reached the derived window is everything there is."""
     window = read_trial(synthetic.write_trial(tmp_path / "t", [synthetic.answer(0)], run=None)).window
 
