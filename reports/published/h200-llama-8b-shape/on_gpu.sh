@@ -27,18 +27,19 @@ step "node is up"
 curl -s "$node/environment" >"$OUT/environment.json"
 nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit --format=csv >"$OUT/gpu.csv"
 
+step "independent client, C=128"
+python3 "$here/independent_client.py" "$node" 128 30 0 >"$OUT/independent-128-before.json"
+step "ragload, C=128"
+python3 -m harness run rag --host "$node" --users 128 --duration 30 --seed 901 --cache-mode cold \
+  --out "$OUT/run-128" --json >"$OUT/run-128.json"
 step "search"
-python3 -m harness search rag --host "$node" --slo "latency_p99_ms=6000,ttft_p99_ms=1000" \
-  --cache-mode cold \
-  --start-users 16 --max-users 256 --duration 25 --out "$OUT/search" --json >"$OUT/search.json"
-step "independent client, aiohttp, C=128 and C=32"
-python3 "$here/independent_client.py" "$node" 128 30 0 >"$OUT/independent-128.json"
-python3 "$here/independent_client.py" "$node" 32 20 4000 >"$OUT/independent-32.json"
-step "ragload at the same loads"
-for users in 128 32 1; do
-  python3 -m harness run rag --host "$node" --users "$users" --duration 30 --seed "90$users" --cache-mode cold \
-    --out "$OUT/run-$users" --json >"$OUT/run-$users.json"
-done
+python3 -m harness search rag --host "$node" --slo "latency_p99_ms=6000,ttft_p99_ms=1000" --cache-mode cold \
+  --start-users 32 --max-users 160 --duration 20 --out "$OUT/search" --json >"$OUT/search.json"
+step "independent client again, C=128"
+python3 "$here/independent_client.py" "$node" 128 30 3000 >"$OUT/independent-128-after.json"
+step "ragload, C=1"
+python3 -m harness run rag --host "$node" --users 1 --duration 15 --seed 902 --cache-mode cold \
+  --out "$OUT/run-1" --json >"$OUT/run-1.json"
 step "vllm bench serve through the node, C=128"
 curl -s "$node/v1/questions" | python3 -c 'import json,sys
 for row in json.load(sys.stdin)["questions"][-1536:]: print(json.dumps({"prompt": row["question"]}))' >"$OUT/prompts.jsonl"
@@ -48,4 +49,3 @@ python3 -m vllm.entrypoints.cli.main bench serve --backend openai-chat --base-ur
   --max-concurrency 128 --ignore-eos --temperature 0 --save-result --save-detailed --result-dir "$OUT" \
   --result-filename vllm-bench-128.json >"$OUT/vllm-bench.log" 2>&1
 step "done"
-touch "$OUT/finished"
