@@ -34,7 +34,7 @@ class Limit:
         if self.metric not in METRICS:
             raise SloError(f"SLO metric '{self.metric}' is unknown: use one of {', '.join(METRICS)}, as in {_EXAMPLE}")
         if not 0 < self.limit_ms < float("inf"):
-            raise SloError(f"SLO limit for {self.metric} is {self.limit_ms:g} ms: it must be above 0")
+            raise SloError(f"SLO limit of {self.metric} is {self.limit_ms:g} ms: give more than 0, as in {_EXAMPLE}")
         if self.percentile is not None and not 0 < self.percentile < 100:
             raise SloError(f"SLO percentile p{self.percentile:g} of {self.metric}: it must lie between 0 and 100")
 
