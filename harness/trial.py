@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from harness.errors import FolderError
 
@@ -84,19 +85,30 @@ def make_folder(path: Path) -> None:
         raise FolderError(f"cannot write to {path} ({error.strerror}): name a folder you may write to") from error
 
 
-def write_json(path: Path, row: Mapping[str, Any]) -> None:
-    """Write `row` with its schema version: whole or not at all (temporary file, fsync, rename)."""
-    text = json.dumps({"schema": SCHEMA, **row}, indent=2, allow_nan=False) + "\n"
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `path` at the end of the block, or leaves nothing: draft, fsync, rename.
+
+    Raises FolderError when it cannot be written.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with draft.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise FolderError(f"cannot write {path} ({error.strerror}): free the disk or name another folder") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_json(path: Path, row: Mapping[str, Any]) -> None:
+    """Write `row` with its schema version, whole or not at all. Raises FolderError."""
+    text = json.dumps({"schema": SCHEMA, **row}, indent=2, allow_nan=False) + "\n"
+    with written_whole(path) as file:
+        file.write(text.encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

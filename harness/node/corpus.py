@@ -11,7 +11,6 @@ of where documents come from (sources.py), how they are cut (chunk.py), or of em
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import CorpusError, FolderError
-from harness.trial import make_folder, read_json, write_json
+from harness.trial import make_folder, read_json, write_json, written_whole
 
 MANIFEST, PASSAGES, QUESTIONS = "manifest.json", "passages.parquet", "questions.parquet"
 _DIGEST_KEY = b"ragload.digest"
@@ -247,16 +246,8 @@ def _write_table(path: Path, schema: pa.Schema, rows: Sequence[Passage] | Sequen
     """Write rows as Parquet, whole or not at all; the digest inside ties the file to its manifest."""
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in schema]
     table = pa.Table.from_arrays(columns, schema=schema.with_metadata({_DIGEST_KEY: digest.encode()}))
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise FolderError(f"cannot write {path} ({error.strerror}): free the disk or name another folder") from error
+    with written_whole(path) as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def _read_rows(path: Path, schema: pa.Schema, manifest: Manifest) -> list[dict[str, Any]]:

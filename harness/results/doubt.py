@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 
@@ -30,9 +31,10 @@ class Check:
         return asdict(self)
 
 
-def void(
+def _check(
     name: str,
     *,
+    severity: str,
     ok: bool,
     value: float | None,
     limit: float | None,
@@ -40,23 +42,13 @@ def void(
     remedy: str,
     at_least: bool = False,
 ) -> Check:
-    """A check that makes the trial INVALID when it fails."""
-    said = None if ok else remedy
-    return Check(name=name, ok=ok, value=value, limit=limit, unit=unit, severity="void", remedy=said, at_least=at_least)
-
-
-def caution(
-    name: str,
-    *,
-    ok: bool,
-    value: float | None,
-    limit: float | None,
-    unit: str,
-    remedy: str,
-    at_least: bool = False,
-) -> Check:
-    """A check that the reader must know of when it fails; the figures stand."""
     said = None if ok else remedy
     return Check(
-        name=name, ok=ok, value=value, limit=limit, unit=unit, severity="caution", remedy=said, at_least=at_least
+        name=name, ok=ok, value=value, limit=limit, unit=unit, severity=severity, remedy=said, at_least=at_least
     )
+
+
+void = partial(_check, severity="void")
+"""A check that makes the trial INVALID when it fails."""
+caution = partial(_check, severity="caution")
+"""A check that the reader must know of when it fails; the figures stand."""
