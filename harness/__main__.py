@@ -98,7 +98,7 @@ def _plan(scenario: str, *, host: str, users: int, duration_s: float, slo: str |
 @click.option("--slo", help='Limits to judge by, as in "latency_p99_ms=5000,ttft_p99_ms=1000".')
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run N times, with new seeds.")
 def run(scenario: str, out: Path | None, as_json: bool, repeat: int, **options: Any) -> None:
-    """Run one trial (or N) of SCENARIO and print its summary.
+    """Run one trial of SCENARIO, or N, and sum it up.
 
     Example:  ragload run rag --host http://127.0.0.1:8080 --users 8 --duration 30
     """
@@ -127,7 +127,7 @@ def run(scenario: str, out: Path | None, as_json: bool, repeat: int, **options: 
 @click.argument("trial", type=FOLDER)
 @_JSON
 def summarize(trial: Path, as_json: bool) -> None:
-    """Make TRIAL's summary.json again from its samples, and print it.
+    """Sum up TRIAL again from its samples.
 
     Example:  ragload summarize reports/20261201T101500Z-rag --json
     """
@@ -156,7 +156,9 @@ def summarize(trial: Path, as_json: bool) -> None:
     help="Measured seconds a level, at least.",
 )
 def search(scenario: str, out: Path | None, as_json: bool, start_users: int, max_users: int, **options: Any) -> None:
-    """Find the capacity: the highest closed-loop load of SCENARIO that keeps the SLO, as a bracket.
+    """Find the highest load that keeps the SLO.
+
+    Closed loop; doubles the load of SCENARIO, then bisects; the answer is a bracket.
 
     Example:  ragload search rag --host http://127.0.0.1:8080 --slo "latency_p99_ms=5000,ttft_p99_ms=1000"
     """
@@ -182,7 +184,9 @@ def search(scenario: str, out: Path | None, as_json: bool, start_users: int, max
 @click.argument("trials", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="The page (default: report.html in the first folder).")
 def report(trials: tuple[Path, ...], out: Path | None) -> None:
-    """Print a table of TRIALs or searches and write one self-contained HTML page.
+    """Print a table and write one HTML page.
+
+    TRIALS are trial folders, folders of repeats, or searches; the page opens offline.
 
     Example:  ragload report reports/20261201T101500Z-rag-search
     """
@@ -201,7 +205,10 @@ def report(trials: tuple[Path, ...], out: Path | None) -> None:
 @click.option("--scenario", default="rag", show_default=True)
 @_OUT
 def demo(engine_kind: str, folder: Path, scenario: str, out: Path | None) -> None:
-    """The whole job on this machine, no GPU needed: corpus, engine, node, search, report."""
+    """The whole job here, without a GPU.
+
+    Corpus, engine, node, search, report.
+    """
     need_serving()
     from harness import demo as whole
     from harness.results.report import answer_lines, render_report

