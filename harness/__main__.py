@@ -8,6 +8,7 @@ Commands import what they need when they run: a load machine has no torch, and `
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -119,7 +120,7 @@ def run(scenario: str, out: Path | None, as_json: bool, repeat: int, **options: 
         show_json({"folder": str(folder), **(summaries[0] if repeat == 1 else repeated(summaries))})
     else:
         show(show_summary(summaries[0]) if repeat == 1 else show_repeated(summaries))
-    say(f"trial folder: {folder}")
+    say(f"see it with: ragload report {folder}")
     _exit_by([summary["valid"] for summary in summaries], [summary.get("slo") for summary in summaries])
 
 
@@ -176,7 +177,7 @@ def search(scenario: str, out: Path | None, as_json: bool, start_users: int, max
         show_json({"folder": str(folder), **found})
     else:
         show(show_search(found))
-    say(f"search folder: {folder}")
+    say(f"see it with: ragload report {folder}")
     _exit_by_search(found)
 
 
@@ -230,6 +231,7 @@ def demo(engine_kind: str, folder: Path, scenario: str, out: Path | None) -> Non
 
 def main() -> None:
     """Entry point: runs the command and turns our errors into one line and an exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         cli.main(prog_name="ragload", standalone_mode=False)
     except click.ClickException as error:
@@ -243,6 +245,11 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _interrupt(*_: object) -> None:
+    """A polite kill ends like Ctrl-C: what was started is stopped, what was measured is kept."""
+    raise KeyboardInterrupt
 
 
 def _exit_by(valid: list[bool], slos: list[dict[str, Any] | None]) -> None:

@@ -16,7 +16,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from harness.errors import FolderError, RagloadError, TargetError, UsageError
+from harness.console import say
+from harness.errors import FolderError, InvalidTrialError, TargetError, UsageError
 from harness.plan import Plan
 from harness.results.levels import Level, conclude, judge, next_users
 from harness.results.read import read_trial
@@ -107,15 +108,20 @@ def _locust_command(plan: Plan, folder: TrialFolder) -> list[str]:
 
 
 def _raise_from_log(code: int, log: Path) -> None:
-    line = last_line(log)
-    kind = {2: UsageError, 4: TargetError}.get(code, RagloadError)
-    raise kind(f"Locust ended with {code}: {line}; see {log}")
+    line = last_line(log).removeprefix("ragload: ")
+    if code < 0:
+        raise InvalidTrialError(f"Locust was killed by signal {-code}; what it measured is kept in {log.parent}")
+    kind = {2: UsageError, 4: TargetError}.get(code, InvalidTrialError)
+    raise kind(f"{line} (Locust ended with {code}; see {log})")
 
 
 def summarize_folder(path: Path) -> dict[str, Any]:
-    """Summarize a trial folder and write `summary.json` into it. Raises FolderError."""
+    """Summarize a trial folder and keep that as its `summary.json`, if it can be written. Raises FolderError."""
     summary = summarize(read_trial(path)).to_dict()
-    write_json(TrialFolder(path).summary, summary)
+    try:
+        write_json(TrialFolder(path).summary, summary)
+    except FolderError as error:
+        say(f"summary not kept: {error}")
     return summary
 
 
@@ -161,15 +167,20 @@ def search(
         summary = run_trial(level_plan, folder, watch=watch)
         kv_concurrency = summary.get("kv_concurrency") or kv_concurrency
         levels.append(Level(users=users, summary=summary, verdict=judge(summary, slo), folder=folder.name))
-        _save(out, plan, slo, levels, kv_concurrency)
+        _save(out, plan, slo, levels, kv_concurrency, finished=False)
         if told is not None:
             told(_level_line(levels[-1]))
-    return _save(out, plan, slo, levels, kv_concurrency)
+    return _save(out, plan, slo, levels, kv_concurrency, finished=True)
 
 
-def _save(out: Path, plan: Plan, slo: Slo, levels: list[Level], kv_concurrency: float | None) -> dict[str, Any]:
+def _save(
+    out: Path, plan: Plan, slo: Slo, levels: list[Level], kv_concurrency: float | None, *, finished: bool
+) -> dict[str, Any]:
     found = conclude(levels, kv_concurrency)
-    row = {"scenario": plan.scenario, "host": plan.host, "command": list(plan.command), **found}
+    if not finished:
+        note = "the search was not finished: the bracket is as wide as it was when it stopped"
+        found |= {"valid": False, "notes": [note, *found["notes"]]}
+    row = {"scenario": plan.scenario, "host": plan.host, "command": list(plan.command), "finished": finished, **found}
     write_json(out / "search.json", {**row, "slo": str(slo), "attainment": slo.attainment})
     return row
 

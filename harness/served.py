@@ -14,12 +14,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from harness.errors import TargetError, UsageError
 
 _POLL_S = 0.2
+_ROUTINE = ("ragload: trial ", "ragload: see it with", "ragload: these figures")
 
 
 def free_port() -> int:
@@ -35,7 +38,7 @@ def get_json(url: str, *, timeout_s: float = 10.0) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as reply:  # noqa: S310 (http(s), checked by `check_url`)
             row = json.load(reply)
-    except (OSError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise TargetError(f"{url} did not answer with JSON ({error})") from error
     if not isinstance(row, dict):
         raise TargetError(f"{url} answered with something that is no JSON object")
@@ -43,27 +46,26 @@ def get_json(url: str, *, timeout_s: float = 10.0) -> dict[str, Any]:
 
 
 def check_url(url: str) -> str:
-    """The URL without a trailing slash. Raises UsageError unless it is http(s)://host…"""
-    if not url.startswith(("http://", "https://")) or not url.split("://", 1)[1].strip("/"):
+    """The URL without a trailing slash. Raises UsageError unless it is http(s)://host[:port]…"""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
         raise UsageError(f"host '{url}' is no URL: write it as http://HOST:PORT")
     return url.rstrip("/")
 
 
 def check_target(url: str) -> None:
-    """Ask a target whether it can take load: /ready, else /health, else /v1/models.
+    """Ask whether a target can take load. Any HTTP answer will do, but a /ready that says 503.
 
     Raises TargetError that says what answered what, and what to start.
     """
     base = check_url(url)
-    for path in ("/ready", "/health", "/v1/models"):
-        status, text = _get(base + path)
-        if status == 200:
-            return
-        if status not in (404, 405):
-            raise TargetError(f"{base}{path} answers {status}: {text}; see the target's log")
-    raise TargetError(
-        f"{base} has none of /ready, /health, /v1/models: is it a RAG node or an OpenAI-compatible server?"
-    )
+    status, text = _get(f"{base}/ready")
+    if status == 503:
+        raise TargetError(f"{base}/ready answers 503: {text}; see the target's log")
 
 
 def _get(url: str) -> tuple[int, str]:
@@ -73,6 +75,8 @@ def _get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read(300).decode(errors="replace").strip()
+    except HTTPException as error:
+        raise TargetError(f"what answers at {url} is not HTTP ({error!r}): is the port right?") from error
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise TargetError(f"nothing answers at {url} ({reason}): start the node first (`ragload node`)") from error
@@ -112,9 +116,10 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something, or a note that there is none."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "(its log is empty)"
+    """The last line of a log in which ragload says something, else its last line, or a note that it is empty."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(("ragload: ", "error: ")) and not line.startswith(_ROUTINE)]
+    return (ours or lines or ["(its log is empty)"])[-1]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

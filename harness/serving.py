@@ -17,6 +17,18 @@ from harness.console import say, show, show_json
 from harness.errors import UsageError
 
 FOLDER = click.Path(path_type=Path)
+
+
+class _CorpusFolder(click.Path):
+    """A corpus's folder, or the name of one under corpora/built."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        built = Path("corpora") / "built" / path
+        return built if not path.exists() and built.is_dir() else path
+
+
+CORPUS = _CorpusFolder()
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; words go to stderr.")
 _EMBEDDER = click.option("--embedder", help="sentence-transformers folder or hub id (default: all-MiniLM-L6-v2).")
 
@@ -82,7 +94,7 @@ def corpus_build(
 
 
 @corpus.command("index")
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=CORPUS)
 @_EMBEDDER
 @click.option("--kind", type=click.Choice(["flat", "ivf", "hnsw"]), default="flat", show_default=True)
 def corpus_index(folder: Path, embedder: str | None, kind: str) -> None:
@@ -117,7 +129,7 @@ def corpus_list(as_json: bool) -> None:
 
 
 @corpus.command("show")
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=CORPUS)
 def corpus_show(folder: Path) -> None:
     """What a built corpus holds, with a few passages and questions, as JSON."""
     need_serving()
@@ -151,12 +163,11 @@ def engine(port: int, listen: str, tokenizer: str | None, prefix_caching: bool, 
     from harness.node.models import tokenizer_path
 
     chosen = EngineOptions(tokenizer=tokenizer_path(tokenizer), enable_prefix_caching=prefix_caching, **options)
-    say(f"simulated {chosen.model} on {chosen.gpu}: http://{listen}:{port}")
     serve(chosen, host=listen, port=port)
 
 
 @click.command()
-@click.option("--corpus", "folder", type=FOLDER, required=True, help="A folder made by `ragload corpus build`.")
+@click.option("--corpus", "folder", type=CORPUS, required=True, help="Folder or name of a built corpus.")
 @click.option("--engine", "engine_url", required=True, help="URL of vLLM, or of `ragload engine`.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
 @click.option("--listen", default="127.0.0.1", show_default=True, help="Address to bind.")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -101,7 +101,8 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise FolderError(f"cannot write {path} ({error.strerror}): free the disk or name another folder") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # on a file system that takes no writes there is no draft either
+            draft.unlink(missing_ok=True)
 
 
 def write_json(path: Path, row: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Plain chat without retrieval: short questions and short texts to summarise, about 50 tokens in, 150 out.
 
-locust -f scenarios/chat.py --host http://node:8000 --headless -u 32 -r 32 --duration 60
+locust -f scenarios/chat.py --host http://node:8080 --headless -u 32 -r 32 -t 2m
 """
 
 from harness.load import RagUser, task

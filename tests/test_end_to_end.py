@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from commands import Ragload
+from commands import RAGLOAD, Ragload
 
 from harness.results.read import read_trial
 
@@ -117,6 +118,20 @@ def test_a_search_brackets_the_capacity(node_url: str, tmp_path: Path, ragload: 
     page = ragload("report", tmp_path / "s", "--out", tmp_path / "page.html")
     assert page.returncode == 0, page.stderr
     assert (tmp_path / "page.html").stat().st_size < 5_000_000
+
+
+def test_a_polite_kill_stops_the_load_and_keeps_the_trial(node_url: str, tmp_path: Path) -> None:
+    """SIGTERM to `ragload run` ends Locust too, and what was measured is in the folder."""
+    command = [*RAGLOAD, "run", "rag", "--host", node_url, "--users", "2", "--duration", "60", *QUICK]
+    process = subprocess.Popen([*command, "--out", str(tmp_path / "t")], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "t" / "samples.arrows").exists() or (tmp_path / "t" / "samples.arrows").stat().st_size < 4000:
+        time.sleep(0.1)
+    process.terminate()
+    _, said = process.communicate(timeout=90)
+
+    assert process.returncode == 130, said
+    assert json.loads((tmp_path / "t" / "run.json").read_text())["finished"] is False
+    assert len(read_trial(tmp_path / "t").samples) > 0
 
 
 def test_chat_goes_through_without_retrieval(node_url: str, tmp_path: Path, ragload: Ragload) -> None:

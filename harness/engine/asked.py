@@ -19,7 +19,17 @@ from harness.engine.tokens import Message, TemplateError, Tokens
 COMPLETION_TOKENS = 16
 """OpenAI's default of max_tokens for /v1/completions."""
 _NOT_SIMULATED = (
-    *("logprobs", "top_logprobs", "prompt_logprobs", "logit_bias", "echo", "suffix", "tools", "structured_outputs"),
+    *(
+        "include_stop_str_in_output",
+        "logprobs",
+        "top_logprobs",
+        "prompt_logprobs",
+        "logit_bias",
+        "echo",
+        "suffix",
+        "tools",
+        "structured_outputs",
+    ),
     *("stop_token_ids", "truncate_prompt_tokens", "chat_template", "continue_final_message", "prompt_embeds"),
 )
 _REQUEST_ID = re.compile(r"[\w.:-]{1,128}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -267,6 +268,8 @@ def serve(options: EngineOptions, host: str = "127.0.0.1", port: int = 8000) -> 
         timeout_graceful_shutdown=_GRACE_S,
     )
     with _listen(host, port) as listening:
+        port = listening.getsockname()[1]
+        print(f"simulated {options.model} on {options.gpu}: http://{host}:{port}", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listening])
 
 

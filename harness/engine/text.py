@@ -69,11 +69,12 @@ def answer(tokens: Tokens, prompt: str, wanted: Wanted) -> Answer:
 
 
 def _until_stop(ids: list[int], texts: list[str], finish_reason: str, wanted: Wanted) -> Answer:
-    """Cut at the first stop string that ends after `min_tokens`; the string itself is left out."""
+    """Cut at the first stop string that is completed after `min_tokens`; the string itself is left out."""
     text, length = "", 0
     for number, piece in enumerate(texts if wanted.stop else (), start=1):
         text += piece
-        if number < wanted.min_tokens:
+        if number <= wanted.min_tokens:
+            length = len(text)
             continue
         found = _first(text, wanted.stop, length)
         if found is not None:

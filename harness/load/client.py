@@ -3,14 +3,15 @@
 Plain blocking sockets: under Locust gevent has patched them, so a wait yields to the other users.
 The clock is read straight after `recv` returns, before anything is parsed.
 
-A request is never retried, with one exception: when a connection kept from an earlier answer turns
-out closed before any response byte, the request goes out once more on a new one, and is counted.
+A request is sent once, whatever happens. A connection kept from an earlier answer is looked at before
+it is used again: one the target has closed meanwhile is replaced, and counted, before anything is sent.
 
 Knows HTTP only through `Answer`, and neither Locust nor what is asked.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from dataclasses import dataclass
@@ -128,12 +129,8 @@ class Connection:
         """Send `body` to `path` and read the answer into `call`. Failures end up there too, never as exceptions."""
         head = f"POST {self.target.prefix}{path} HTTP/1.1\r\n{self._fixed}Content-Length: {len(body)}\r\n\r\n"
         request = head.encode("latin-1") + body
-        kept = self._socket is not None
+        self._drop_if_closed()
         self._attempt(request, call)
-        if kept and call.answer.failure == "truncated" and call.answer.received_bytes == 0:
-            self.reconnects += 1
-            call.answer = Answer()
-            self._attempt(request, call)
         call.answer.judge()
         if call.answer.failure is not None and call.failed_at is None:
             call.failed_at = monotonic_ns()
@@ -148,6 +145,12 @@ class Connection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _drop_if_closed(self) -> None:
+        """Let go of a kept connection on which something waits before anything was asked: its end."""
+        if self._socket is not None and select.select([self._socket], [], [], 0)[0]:
+            self.reconnects += 1
+            self.close()
 
     def _attempt(self, request: bytes, call: Call) -> None:
         try:

@@ -122,7 +122,10 @@ class Session:
             environment.process_exit_code = live.error.exit_code
             say(f"ragload: {live.error}")
         _summarise(live.folder)
-        say(f"ragload: trial {live.folder.path}\nragload: see it with: ragload report {live.folder.path}")
+        say(
+            f"ragload: trial {live.folder.path}\nragload: see it with: ragload report {live.folder.path}\n"
+            "ragload: these figures are the window's; Locust's own tables hold the whole run, warm-up included"
+        )
 
     def at_exit(self) -> None:
         """Should the process end without `test_stop`, lose nothing."""

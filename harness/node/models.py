@@ -11,12 +11,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import ssl
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from harness.errors import ModelMissingError
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_HUB_TIMEOUT_S = 5.0
 _MINILM_NAMES = (None, MINILM, "all-MiniLM-L6-v2", "minilm")
 _SMOLLM2_NAMES = (None, SMOLLM2, "smollm2", "smollm2-135m")
 
@@ -63,7 +67,41 @@ def _existing(name: str, what: str) -> str:
     path = Path(name).expanduser()
     if looks_like_path and not path.is_dir():
         raise ModelMissingError(f"{what} folder {name} does not exist: give a model folder or a hub id like {MINILM}")
-    return str(path) if path.is_dir() else name
+    if path.is_dir():
+        return str(path)
+    if not _cached(name) and (reason := hub_trouble()) is not None:
+        raise ModelMissingError(f"{what} {name} is not here and the hub cannot be reached ({reason}): give a folder")
+    return name
+
+
+def _cached(name: str) -> bool:
+    """True when the hub's cache on this machine has the model `name`."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError as error:
+        raise ModelMissingError(f"'{name}' is neither a folder nor a hub id: give one like {MINILM}") from error
+
+
+def hub_trouble() -> str | None:
+    """Why the model hub cannot be reached, within seconds; None if it can. The hub's library retries for a minute.
+
+    With HF_HUB_OFFLINE nothing is asked: the library then uses its cache, and says so when it cannot.
+    """
+    from huggingface_hub import constants
+
+    if os.environ.get("HF_HUB_OFFLINE"):
+        return None
+    try:
+        urllib.request.urlopen(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S).close()  # noqa: S310 (a fixed https address)
+    except urllib.error.HTTPError:
+        return None  # it answered
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        return None if isinstance(reason, ssl.SSLError) else str(reason)  # the library has certificates of its own
+    return None
 
 
 def _packaged(package: str, item: str) -> Path | None:

@@ -7,10 +7,6 @@ columns. Documents are known to questions by their `key` column. Runs no code ou
 
 from __future__ import annotations
 
-import os
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,10 +15,10 @@ from typing import Any
 from harness.errors import CorpusError
 from harness.node.chunk import Document, Part
 from harness.node.columns import as_texts, check_columns, texts_at, value_at
+from harness.node.models import hub_trouble
 from harness.node.sources import Asked, Gold, Loaded, Slugs, Tick
 
 _READERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv"}
-_HUB_TIMEOUT_S = 5.0
 _NEEDED = {"documents": ("text",), "questions": ("question",), "judgements": ("question", "document")}
 _OPTIONAL = {
     "documents": ("key", "title"),
@@ -197,18 +193,9 @@ def _reader(path: str, where: str) -> tuple[str, dict[str, Any]]:
 
 def _check_hub(name: str) -> None:
     """Fail in seconds where the hub cannot be reached: the library itself retries for half a minute."""
-    from huggingface_hub import constants
-
-    if os.environ.get("HF_HUB_OFFLINE"):  # the library then uses its cache, and says so when it cannot
-        return
-    try:
-        urllib.request.urlopen(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S).close()  # noqa: S310 (a fixed https address)
-    except urllib.error.HTTPError:
-        return  # it answered
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        if not isinstance(reason, ssl.SSLError):  # the library has certificates of its own
-            raise CorpusError(f"the hub of {name} cannot be reached ({reason}): {_USE_A_FILE}") from error
+    reason = hub_trouble()
+    if reason is not None:
+        raise CorpusError(f"the hub of {name} cannot be reached ({reason}): {_USE_A_FILE}")
 
 
 def _load_faults() -> tuple[type[Exception], ...]:

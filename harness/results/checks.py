@@ -25,6 +25,7 @@ FIGURES = Mapping[str, Any]
 LITTLE_LIMIT = 0.05
 CONCURRENCY_LIMIT = 0.05
 FAILURE_LIMIT = 0.01
+LEAST_REQUESTS = 10
 COLD_LIMIT, NATURAL_LIMIT, WARM_LIMIT = 0.01, 0.50, 0.50
 LATENESS_MS, LATENESS_SHARE = 5.0, 0.01
 
@@ -35,6 +36,7 @@ def find_checks(trial: Trial, figures: FIGURES) -> list[Check]:
         window_known(trial),
         window_full(trial),
         samples_whole(trial),
+        requests_least(figures),
         client_cpu(trial),
         client_hub_delay(trial),
         lateness(figures),
@@ -199,7 +201,8 @@ def prefix_cache(trial: Trial, figures: FIGURES) -> Check | None:
         return None
     remedy = {
         "cold": "declared cold, but prompts were in the cache: use distinct questions, or turn prefix caching off",
-        "natural": "over half of the prompt tokens came from the cache: does real traffic repeat itself as much?",
+        "natural": "over half of the prompt tokens came from the cache: does real traffic repeat itself as much? If an "
+        "earlier trial asked the same questions, take another --seed or restart the engine",
         "warm": "declared warm, but most prompts were not in the cache: warm up longer, or with fewer questions",
     }[mode]
     ok = rate is not None and (rate >= limit if mode == "warm" else rate <= limit)
@@ -231,6 +234,20 @@ def drifting(figures: FIGURES) -> Check:
         unit="share",
         ok=not (significant and abs(change) > CHANGE_LIMIT),
         remedy="latency trends within the window: warm up longer, or find what changes the service",
+    )
+
+
+def requests_least(figures: FIGURES) -> Check:
+    """Below ten requests there is no distribution to speak of, whatever percentile is asked."""
+    count = figures["requests"]
+    return void(
+        "requests",
+        value=count,
+        limit=LEAST_REQUESTS,
+        unit="requests",
+        ok=count >= LEAST_REQUESTS,
+        remedy=f"only {count} requests arrived in the window: measure longer",
+        at_least=True,
     )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from harness.results.read import Trial
 
 Floats = NDArray[np.float64]
+_COUNTS = ("_total", "_count", "_sum", "_bucket")
 
 
 def _engine(trial: Trial) -> Mapping[str, Any]:
@@ -111,7 +112,18 @@ def counter_rise(trial: Trial, name: str) -> float | None:
 
 
 def fallen_counters(trial: Trial) -> list[str]:
-    """Counters lower at the window's end than at its start: the process that counts was started anew."""
+    """Counters that fell during the window: the process that counts was started anew.
+
+    Looks at both ends of the window and at every scrape between: a counter that fell may since have
+    risen above where it began.
+    """
     before, after = counters(trial)
-    counts = [name for name in before if name.endswith(("_total", "_count", "_sum", "_bucket"))]
-    return sorted(name for name in counts if name in after and after[name] < before[name])
+    ends = {name for name in before if name.endswith(_COUNTS) and name in after and after[name] < before[name]}
+    names = [name for name in trial.series.name.values if name.endswith(_COUNTS)]
+    return sorted(ends | {name for name in names if _falls(trial, name)})
+
+
+def _falls(trial: Trial, name: str) -> bool:
+    instants, values = trial.series.of("engine", name)
+    inside = values[trial.window.holds(instants)]
+    return bool(np.any(np.diff(inside) < 0))

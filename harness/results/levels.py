@@ -149,7 +149,7 @@ def conclude(levels: Sequence[Level], kv_concurrency: float | None) -> dict[str,
 
     capacity  {last_pass, first_fail}; first_fail None: no load tried failed
     ceilings  {kv_concurrency, saturation, slo}, each in concurrent requests or None if not seen
-    binding   the smallest ceiling: "memory", "saturation" or "slo" (in this order when equal), or None
+    binding   the smallest ceiling reached: "memory", "saturation" or "slo" (in this order when equal), or None
     valid     the levels that make the bracket are VALID; `invalid_because` names what voids them
     notes     what a reader must know before believing the bracket
     levels    one row a level, by load
@@ -169,7 +169,7 @@ def conclude(levels: Sequence[Level], kv_concurrency: float | None) -> dict[str,
         "valid": bool(deciding) and not doubts,
         "invalid_because": doubts,
         "capacity": {"last_pass": last_pass, "first_fail": first_fail},
-        "binding": _binding(ceilings),
+        "binding": _binding(ceilings, highest=ordered[-1].users if ordered else 0),
         "ceilings": ceilings,
         "slo": slo.get("text"),
         "attainment": slo.get("target"),
@@ -179,9 +179,10 @@ def conclude(levels: Sequence[Level], kv_concurrency: float | None) -> dict[str,
     }
 
 
-def _binding(ceilings: Mapping[str, float | None]) -> str | None:
+def _binding(ceilings: Mapping[str, float | None], *, highest: int) -> str | None:
+    """The smallest ceiling at or below the highest load tried: one further up has not been seen to bind."""
     named = {"memory": ceilings["kv_concurrency"], "saturation": ceilings["saturation"], "slo": ceilings["slo"]}
-    seen = {name: floor(value) for name, value in named.items() if value is not None}
+    seen = {name: floor(value) for name, value in named.items() if value is not None and value <= highest}
     return min(seen, key=lambda name: seen[name]) if seen else None
 
 

@@ -226,11 +226,14 @@ def _show(shown: Shown) -> RenderableType:
 
 
 def corpora_table(rows: Sequence[Row]) -> RenderableType:
-    """Corpora as the node room lists them, one a row; whatever keys they have become columns."""
+    """Corpora as the node room lists them, one a row: what fits a terminal; the rest is in its JSON."""
     if not rows:
         return Text("no corpora: build one with `ragload corpus build wikipedia-leads`")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(*(column.replace("_", " ") for column in columns), box=None)
+    table = Table("name", "state", "folder", box=None)
+    for column in ("documents", "passages", "questions"):
+        table.add_column(column, justify="right")
     for row in rows:
-        table.add_row(*("" if row.get(column) is None else str(row[column]) for column in columns))
+        words = [str(row.get(key) or "") for key in ("name", "state", "folder")]
+        counts = [f"{row[key]:,}" if row.get(key) is not None else "" for key in ("documents", "passages", "questions")]
+        table.add_row(*words, *counts)
     return table

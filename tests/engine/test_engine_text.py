@@ -64,6 +64,15 @@ def test_only_what_the_prompt_says(tokens: Tokens) -> None:
     assert set(text.rsplit(" ", 1)[0].replace(".", "").split()) <= set(PROMPT.replace(".", "").split())
 
 
+def test_stop_string_before_min_tokens(tokens: Tokens) -> None:
+    """A stop string completed within min_tokens does not stop, and never cuts the answer below them."""
+    found = answer(tokens, PROMPT, Wanted(max_tokens=40, min_tokens=20, stop=("e",)))
+
+    assert len(found.ids) > 20
+    assert "e" in "".join(found.texts[:20])
+    assert "e" not in "".join(found.texts[20:])
+
+
 def test_stop_string(tokens: Tokens) -> None:
     """A stop string ends the answer before it, is named as the reason, and its tokens are counted."""
     whole = answer(tokens, PROMPT, Wanted(max_tokens=100))

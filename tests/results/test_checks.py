@@ -32,6 +32,12 @@ def counters(**after: float) -> dict[str, Any]:
     return {"counters": {"at_t0": at_t0, "at_t1": {f"vllm:{name}": value for name, value in after.items()}}}
 
 
+def restarted_between_the_ends() -> list[tuple[float, str, str, float]]:
+    """A counter that falls inside the window and ends above where it began."""
+    values = [*range(100, 900, 100), 12, *range(1000, 3000, 100)]
+    return [(1000.0 * second, "engine", "vllm:generation_tokens_total", value) for second, value in enumerate(values)]
+
+
 GOOD_AND_BAD: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("client_cpu", "void", {}, {"run": {"client": {"cpu_share_p50": 0.95, "hub_delay_ms_p99": 1.0}}}),
     ("client_cpu", "caution", {}, {"run": {"client": {}}}),
@@ -59,6 +65,8 @@ GOOD_AND_BAD: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("preemptions", "caution", {}, {"run": counters(num_preemptions_total=101)}),
     ("server_restarted", "void", {}, {"run": counters(generation_tokens_total=3)}),
+    ("server_restarted", "void", {}, {"series": restarted_between_the_ends()}),
+    ("requests", "void", {}, {"run": synthetic.run_row(2000, 3000, users=4)}),
     ("repeated_questions", "caution", {}, {"run": {"questions": {"offered": 9, "asked": 20, "repeated": 11}}}),
     ("gpus_known", "caution", {}, {"environment": None}),
     ("telemetry_gaps", "caution", {}, {"series": [(2000 + 1000 * s, "engine", "x", 1.0) for s in range(20)]}),
