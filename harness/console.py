@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 Watch = Callable[[str], None]
+PIPE_COLUMNS = 160
 
 
 def say(text: str) -> None:
@@ -18,10 +20,10 @@ def say(text: str) -> None:
 
 
 def show(renderable: Any) -> None:
-    """A table or text of rich, on stdout."""
+    """A table or text of rich, on stdout; in a file or pipe as wide as its lines are."""
     from rich.console import Console
 
-    Console().print(renderable)
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(renderable)
 
 
 def show_json(row: Mapping[str, Any]) -> None:
