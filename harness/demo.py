@@ -50,7 +50,7 @@ SIZES = {
     "vllm-cpu": Size(
         input_tokens=256,
         output_tokens=16,
-        slo=parse_slo("latency_p90_ms=6000", attainment=0.9),
+        slo=parse_slo("latency_p90_ms=4000", attainment=0.9),
         limits=Limits(start_users=2, max_users=32),
         duration_s=15,
     ),
