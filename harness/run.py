@@ -24,7 +24,7 @@ from harness.results.read import read_trial
 from harness.results.stats import summarize
 from harness.served import check_target, check_url, last_line
 from harness.slo import Slo
-from harness.trial import TrialFolder, make_folder, write_json
+from harness.trial import TrialFolder, make_folder, read_json, write_json
 
 Watch = Callable[[str], None]
 """Called about five times a second with a line that says where the run is."""
@@ -79,7 +79,7 @@ def run_trial(plan: Plan, out: Path, *, watch: Watch | None = None) -> dict[str,
         raise
     if process.returncode not in (0, 1):  # Locust ends with 1 when requests failed: those are samples
         _raise_from_log(process.returncode, folder.log)
-    return summarize_folder(out)
+    return _summary(folder)
 
 
 def _wait(process: subprocess.Popen[bytes], plan: Plan, watch: Watch | None) -> None:
@@ -113,6 +113,14 @@ def _raise_from_log(code: int, log: Path) -> None:
         raise InvalidTrialError(f"Locust was killed by signal {-code}; what it measured is kept in {log.parent}")
     kind = {2: UsageError, 4: TargetError}.get(code, InvalidTrialError)
     raise kind(f"{line} (Locust ended with {code}; see {log})")
+
+
+def _summary(folder: TrialFolder) -> dict[str, Any]:
+    """The summary that the load side had made when its test stopped; made here if it could not."""
+    if not folder.summary.exists():
+        return summarize_folder(folder.path)
+    kept = read_json(folder.summary)
+    return {key: value for key, value in kept.items() if key != "schema"}
 
 
 def summarize_folder(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ and URLs; does not know what the servers do.
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import time
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import TargetError, UsageError
@@ -31,18 +29,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def get_json(url: str, *, timeout_s: float = 10.0) -> dict[str, Any]:
-    """GET a JSON object. Raises TargetError with the reason when there is none."""
-    try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as reply:  # noqa: S310 (http(s), checked by `check_url`)
-            row = json.load(reply)
-    except (OSError, HTTPException, ValueError) as error:
-        raise TargetError(f"{url} did not answer with JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise TargetError(f"{url} answered with something that is no JSON object")
-    return row
 
 
 def check_url(url: str) -> str:
